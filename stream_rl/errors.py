@@ -1,0 +1,137 @@
+"""Every failure that has a name.
+
+StreamRLError
+├── UserError                 something the user wrote; the message names the setting and the fix (exit code 2)
+│   ├── ConfigError           unknown key, wrong value, settings that contradict each other
+│   ├── ModelError            missing model, tokenizer without a chat template, template that cannot be appended to
+│   ├── EnvironmentLoadError  no such environment module, or it has no build_env
+│   └── DataError             missing dataset, row without the prompt field, prompt longer than its budget
+├── BufferError
+│   ├── BufferUnavailable     Redis cannot be reached within its deadline
+│   ├── BufferFull            Redis refuses writes: out of memory under noeviction
+│   ├── LeaseLost             a newer lease exists for this sample; the write was refused
+│   ├── JournalMismatch       the commit names another turn than the journal expects next
+│   └── CorruptRecord         a stored record does not decode: magic, version, size or dtype
+├── EngineError
+│   ├── EngineRejected        4xx: the request itself is wrong; never retried
+│   ├── EngineUnavailable     no answer within the deadline, or no serving engine
+│   └── WeightUpdateFailed    an engine did not take a weight version
+├── EnvError
+│   ├── EnvInfraError         the world's fault: retried, never scored
+│   ├── ActionError           the model's fault: becomes an observation, counted
+│   └── EnvFatalError         the episode cannot go on
+└── TrainingError
+    ├── NoTrainableBatch      many completions in a row, yet no batch could be formed
+    ├── TrainerSuperseded     a newer trainer has claimed the run
+    └── RepeatedDeaths        a process died several times without progress between the deaths
+"""
+
+__all__ = [
+    "ActionError", "BufferError", "BufferFull", "BufferUnavailable", "ConfigError", "CorruptRecord", "DataError",
+    "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError",
+    "EnvironmentLoadError", "JournalMismatch", "LeaseLost", "ModelError", "NoTrainableBatch", "RepeatedDeaths",
+    "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
+]  # fmt: skip
+
+
+class StreamRLError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class UserError(StreamRLError):
+    """Something the user wrote is wrong; the one-line message names the setting, the value and the fix."""
+
+
+class ConfigError(UserError):
+    """A setting is unknown, has a wrong value, or contradicts another."""
+
+
+class ModelError(UserError):
+    """The model, its tokenizer or its chat template cannot be used."""
+
+
+class EnvironmentLoadError(UserError):
+    """The environment module cannot be imported or has no `build_env`."""
+
+
+class DataError(UserError):
+    """The dataset is missing, or a row of it cannot be used."""
+
+
+class BufferError(StreamRLError):  # noqa: A001 - the room's name is the clearer one
+    """Base of the trajectory buffer's errors."""
+
+
+class BufferUnavailable(BufferError):
+    """Redis could not be reached within the deadline."""
+
+
+class BufferFull(BufferError):
+    """Redis refuses writes because its memory limit is reached."""
+
+
+class LeaseLost(BufferError):
+    """The write carried another lease than the sample's newest one and was refused."""
+
+
+class JournalMismatch(BufferError):
+    """The commit names another record number than the journal expects next.
+
+    `expected` is the number of records the journal holds; the producer re-sends from there.
+    """
+
+    def __init__(self, message: str, expected: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+
+
+class CorruptRecord(BufferError):
+    """A stored record does not decode."""
+
+
+class EngineError(StreamRLError):
+    """Base of the engine client's errors."""
+
+
+class EngineRejected(EngineError):
+    """The engine answered 4xx, or the request was refused before it was sent. Never retried."""
+
+
+class EngineUnavailable(EngineError):
+    """No engine answered within the deadline."""
+
+
+class WeightUpdateFailed(EngineError):
+    """An engine did not take a weight version; it is quarantined."""
+
+
+class EnvError(StreamRLError):
+    """Base of what an environment may raise on purpose."""
+
+
+class EnvInfraError(EnvError):
+    """Infrastructure failed (time-out, network, crash): retried under a budget, never scored."""
+
+
+class ActionError(EnvError):
+    """The model's action cannot be understood: its message becomes the next observation, and is counted."""
+
+
+class EnvFatalError(EnvError):
+    """The episode cannot go on; the sample fails and its sibling slot is refilled."""
+
+
+class TrainingError(StreamRLError):
+    """Base of the consumer's errors."""
+
+
+class NoTrainableBatch(TrainingError):
+    """Many groups completed in a row without a batch that could be trained."""
+
+
+class TrainerSuperseded(TrainingError):
+    """Another trainer has claimed the run; this one must stop."""
+
+
+class RepeatedDeaths(TrainingError):
+    """A process died several times without progress between the deaths."""
