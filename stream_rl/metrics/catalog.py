@@ -77,18 +77,20 @@ SAMPLES_ENDED = Metric(
 TURNS_COMMITTED = Metric("turns_committed_total", "counter", "Complete turns committed", ("environment",))
 ENV_RETRIES = Metric("env_retries_total", "counter", "Environment calls retried, by cause", ("environment", "cause"))
 PARSE_FAILURES = Metric("parse_failures_total", "counter", "Actions the environment could not parse", ("environment",))
-RESUMES = Metric("resumes_total", "counter", "Samples resumed, by how the environment came back", ("environment", "how"))
+RESUMES = Metric(
+    "resumes_total", "counter", "Samples resumed, by how the environment came back", ("environment", "how")
+)
 TOKENS_SAVED = Metric("resume_tokens_saved_total", "counter", "Generated tokens that a resume did not repeat", ())
 COMMITS_REFUSED = Metric("commits_refused_total", "counter", "Commits refused, by reason", ("reason",))
 GENERATE_SECONDS = Metric(
     "turn_generate_seconds", "histogram", "Seconds a turn waited for the engine", ("environment",), SECONDS
 )
 ENV_SECONDS = Metric("turn_env_seconds", "histogram", "Seconds of a turn's environment step", ("environment",), SECONDS)
-ENCODE_SECONDS = Metric("turn_encode_seconds", "histogram", "Seconds to encode an observation", ("environment",), SECONDS)
-COMMIT_SECONDS = Metric("turn_commit_seconds", "histogram", "Seconds of a turn's commit", ("environment",), SECONDS)
-GENERATED_TOKENS = Metric(
-    "turn_generated_tokens", "histogram", "Tokens generated in a turn", ("environment",), TOKENS
+ENCODE_SECONDS = Metric(
+    "turn_encode_seconds", "histogram", "Seconds to encode an observation", ("environment",), SECONDS
 )
+COMMIT_SECONDS = Metric("turn_commit_seconds", "histogram", "Seconds of a turn's commit", ("environment",), SECONDS)
+GENERATED_TOKENS = Metric("turn_generated_tokens", "histogram", "Tokens generated in a turn", ("environment",), TOKENS)
 OBSERVATION_TOKENS = Metric(
     "turn_observation_tokens", "histogram", "Observation tokens of a turn", ("environment",), TOKENS
 )
@@ -98,7 +100,9 @@ SAMPLE_REWARD = Metric(
 )  # fmt: skip
 RESPONSE_LENGTH = Metric("response_length_tokens", "histogram", "Response length", ("environment",), TOKENS)
 LIVE_SAMPLES = Metric("live_samples", "gauge", "Samples this producer holds", ())
-ENGINE_REQUEST_RETRIES = Metric("engine_request_retries_total", "counter", "Engine requests retried, by cause", ("cause",))
+ENGINE_REQUEST_RETRIES = Metric(
+    "engine_request_retries_total", "counter", "Engine requests retried, by cause", ("cause",)
+)
 
 # Trainer
 STEPS = Metric("trainer_steps_total", "counter", "Training steps finished", ())

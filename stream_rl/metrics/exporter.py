@@ -1,0 +1,30 @@
+"""Serves this process's metrics over HTTP, from a daemon thread that ends with the process."""
+
+from __future__ import annotations
+
+import errno
+
+from prometheus_client import start_http_server
+
+from stream_rl.errors import ConfigError
+
+
+def serve_metrics(host: str, port: int | None = None) -> str:
+    """Starts the /metrics server of this process and returns its URL.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; None takes a free one.
+
+    Raises:
+        ConfigError: the port is taken, or the host is not an address of this machine.
+    """
+    try:
+        server, _ = start_http_server(port or 0, addr=host)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"metrics.port={port} is taken on {host}: choose another, or leave it empty for a free one"
+            ) from error
+        raise ConfigError(f"cannot listen on metrics.host={host!r}, metrics.port={port}: {error.strerror}") from error
+    return f"http://{host}:{server.server_port}/metrics"

@@ -1,0 +1,126 @@
+"""report.html: one file with everything a run showed, which opens without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import orjson
+from plotly.offline import get_plotlyjs
+
+from stream_rl.metrics.plots import COLOURS, panels
+from stream_rl.metrics.run_folder import LoggedTurn, Record, RunRecords
+from stream_rl.sample import SampleId, WeightVersion
+
+SHOWN_TRAJECTORIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One figure in the report's head; `alarm` marks a value that must not be."""
+
+    name: str
+    value: str
+    alarm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A trajectory as the report's table shows it; `turns` holds (turn, generated tokens, [(version, colour)])."""
+
+    sample: str
+    step: int | None
+    versions: int
+    turns: Sequence[tuple[int, int, Sequence[tuple[str, str]]]]
+
+
+def write_report(run_folder: str | Path) -> Path:
+    """Writes report.html into the run folder and returns its path.
+
+    Raises:
+        ConfigError: the folder is not a run's.
+        OSError: the folder cannot be written.
+    """
+    folder = Path(run_folder)
+    path = folder / "report.html"
+    path.write_text(render(RunRecords.load(folder)), encoding="utf-8")
+    return path
+
+
+def render(run: RunRecords) -> str:
+    """The report as HTML, with the plotting library inside."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("stream_rl.metrics", "."), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    drawn = panels(run)
+    return environment.get_template("report.html.jinja").render(
+        name=run.config.name,
+        config=run.config,
+        tiles=tiles(run.summary),
+        panels=drawn,
+        figures=_script([{"data": panel.data, "layout": panel.layout} for panel in drawn]),
+        trajectories=trajectories(run),
+        summary=run.summary,
+        settings=run.config.dump(),
+        plotly=get_plotlyjs(),
+    )
+
+
+def tiles(summary: Record) -> list[Tile]:
+    """The figures of the report's head; none before the run has a summary."""
+    if not summary:
+        return []
+    recoveries = " · ".join(f"{kind} {times}" for kind, times in summary["recoveries"].items() if times)
+    minutes, seconds = divmod(round(summary["wall_seconds"]), 60)
+    return [
+        Tile("best 5-step reward", _number(summary["reward_best5"])),
+        Tile("last 5 steps", _number(summary["reward_last5"])),
+        Tile("evaluation reward", _number(summary["eval_reward"])),
+        Tile("steps", f"{summary['steps']:,}"),
+        Tile("trained groups", f"{summary['trained_groups']:,}"),
+        Tile("trained twice", f"{summary['trained_twice']:,}", alarm=summary["trained_twice"] > 0),
+        Tile("committed turns", f"{summary['committed_turns']:,}"),
+        Tile("lost turns", f"{summary['lost_turns']:,}", alarm=summary["lost_turns"] > 0),
+        Tile("generated tokens", f"{summary['generated_tokens']:,}"),
+        Tile("most versions in a sample", f"{summary['max_versions_in_sample']}"),
+        Tile("recoveries", recoveries or "none"),
+        Tile("wall clock", f"{minutes} min {seconds} s"),
+    ]
+
+
+def trajectories(run: RunRecords) -> list[Trajectory]:
+    """The trajectories that the most weight versions wrote, those of later steps first among equals."""
+    step_of = {group: step["step"] for step in run.steps for group in step["groups"]}
+    mixed = [
+        (len(_versions(turns)), step_of.get(SampleId.parse(sample).group), sample, turns)
+        for sample, turns in run.trajectories.items()
+        if len(_versions(turns)) > 1
+    ]
+    mixed.sort(key=lambda row: (-row[0], -(row[1] or 0), row[2]))
+    return [
+        Trajectory(sample, step, count, _coloured(turns)) for count, step, sample, turns in mixed[:SHOWN_TRAJECTORIES]
+    ]
+
+
+def _versions(turns: Sequence[LoggedTurn]) -> list[str]:
+    return sorted({version for turn in turns for version in turn.versions}, key=WeightVersion.parse)
+
+
+def _coloured(turns: Sequence[LoggedTurn]) -> list[tuple[int, int, list[tuple[str, str]]]]:
+    return [(turn, generated, [(name, _colour(name)) for name in names]) for turn, generated, names in turns]
+
+
+def _colour(version: str) -> str:
+    return COLOURS[sum(WeightVersion.parse(version)) % len(COLOURS)]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _script(value: Any) -> str:
+    """JSON that may stand inside a script element: a closing tag in a string would end the element."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode().replace("</", "<\\/")

@@ -1,0 +1,90 @@
+"""Reads the logs of a run folder, with their rules: which lines count when a step or a commit was written twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from stream_rl.config import Config
+from stream_rl.metrics.turn_log import read
+
+Record = Mapping[str, Any]
+TURN_PARTS = ("generate_seconds", "queue_seconds", "env_seconds", "encode_seconds", "commit_seconds")
+
+
+class LoggedTurn(NamedTuple):
+    """What a trajectory's picture needs of one record: the turn, its generated tokens, the versions that wrote them."""
+
+    turn: int
+    generated: int
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """Everything a run folder holds, each fact once.
+
+    trajectories  sample id -> its records in order; a restarted sample's earlier ones are replaced
+    turn_seconds  part of a turn, as named in the turn log -> seconds, one entry per logged record
+    """
+
+    config: Config
+    summary: Record
+    steps: Sequence[Record]
+    samples: Sequence[Record]
+    trajectories: Mapping[str, Sequence[LoggedTurn]] = field(default_factory=dict)
+    turn_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> RunRecords:
+        """Reads a run folder.
+
+        Raises:
+            ConfigError: the folder holds no readable config.yaml.
+            ValueError: a log holds a line that is not JSON.
+        """
+        folder = Path(folder)
+        config = Config.load(folder / "config.yaml")
+        positions: dict[str, dict[int, LoggedTurn]] = {}
+        seconds: dict[str, list[float]] = {part: [] for part in TURN_PARTS}
+        for record in turn_records(folder):
+            logged = LoggedTurn(record["turn"], record["generated"], tuple(record["versions"]))
+            positions.setdefault(record["sample"], {})[record["position"]] = logged
+            for part, values in seconds.items():
+                values.append(record[part])
+        return cls(
+            config=config,
+            summary=read_summary(folder),
+            steps=surviving_steps(folder),
+            samples=ended_samples(folder),
+            trajectories={sample: [turns[at] for at in sorted(turns)] for sample, turns in positions.items()},
+            turn_seconds=seconds,
+        )
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """summary.json, empty when the run has not written one."""
+    path = folder / "summary.json"
+    summary: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    return summary
+
+
+def surviving_steps(folder: Path) -> list[dict[str, Any]]:
+    """The last line of each step in steps.jsonl, in the order of steps: a replayed step was written again."""
+    last = {record["step"]: record for record in read(folder / "steps.jsonl")}
+    return [last[step] for step in sorted(last)]
+
+
+def ended_samples(folder: Path) -> list[dict[str, Any]]:
+    """The lines of samples.jsonl, each number once: a supervisor that died may have written some again."""
+    return list({record["number"]: record for record in read(folder / "samples.jsonl")}.values())
+
+
+def turn_records(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every line of every producer's turn log."""
+    for path in sorted((folder / "turns").glob("*.jsonl")):
+        yield from read(path)
