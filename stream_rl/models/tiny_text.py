@@ -1,0 +1,86 @@
+"""A random Qwen3 of 131k parameters that learns a word game on two CPU cores, and a tokenizer of 32 whole words.
+
+Invariants of the tokenizer: a word is one token and so is a newline; spaces only separate words and are no tokens;
+`encode(decode(ids)) == ids` for every sequence, and text of words, single spaces and newlines comes back as it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+__all__ = ["WORDS", "make_tiny_text", "tiny_tokenizer"]
+
+WORDS = (
+    "<pad>", "<bos>", "<unk>", "<|im_start|>", "<|im_end|>", "\n", "system", "user", "assistant", "tool",
+    *(str(number) for number in range(17)),
+    "guess", "higher", "lower", "correct", "invalid",
+)  # fmt: skip
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+CONTEXT_LENGTH = 4096
+
+# Written without spaces around them: pattern and text.
+MARKS = ((r"\n", "\n"), (r"<\|im_start\|>", "<|im_start|>"), (r"<\|im_end\|>", "<|im_end|>"))
+
+
+def make_tiny_text(out: Path, *, seed: int = 0) -> None:
+    """Writes the model and its tokenizer into the folder `out`, float32. Equal seeds give equal weights."""
+    tokenizer = tiny_tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(WORDS),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=CONTEXT_LENGTH,
+        initializer_range=0.02,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """The word-level tokenizer with its ChatML template."""
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.Split("\n", "isolated")]
+    )
+    # Words are joined by spaces, and the spaces around newlines and ChatML marks are taken back.
+    words.decoder = decoders.Sequence(
+        [
+            decoders.WordPiece(prefix="##", cleanup=False),
+            decoders.Fuse(),
+            *(decoders.Replace(Regex(f" ?{pattern} ?"), mark) for pattern, mark in MARKS),
+        ]
+    )
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=words,
+        bos_token="<bos>",
+        eos_token="<|im_end|>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        additional_special_tokens=["<|im_start|>"],
+        model_max_length=CONTEXT_LENGTH,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
