@@ -1,0 +1,24 @@
+"""The trajectory buffer: every turn durable, every group trained exactly once. The only room that knows Redis."""
+
+from stream_rl.buffer.embedded import EmbeddedServer
+from stream_rl.buffer.records import (
+    DeadLetter,
+    EngineRecord,
+    LeasedSample,
+    Outcome,
+    OutcomeRecord,
+    ProcessRecord,
+    Record,
+    RunRules,
+    RunSnapshot,
+    RunState,
+    SampleStart,
+    TrainerClaim,
+    Waiting,
+)
+from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
+
+__all__ = [
+    "DeadLetter", "EmbeddedServer", "EngineRecord", "LeasedSample", "Outcome", "OutcomeRecord", "ProcessRecord",
+    "Record", "RunRules", "RunSnapshot", "RunState", "SampleStart", "TrainerClaim", "TrajectoryBuffer", "Waiting",
+]  # fmt: skip

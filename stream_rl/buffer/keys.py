@@ -1,0 +1,43 @@
+"""Every Redis key of a run, in one place; the Lua scripts get these names from here.
+
+All keys start with `stream_rl:{run}:`. The braces are Redis's hash tag: a run lies in one slot, so one script may touch
+all of it. Sorted sets of samples are scored by group number, those of groups by v0: the oldest comes first.
+"""
+
+NAMESPACE = "stream_rl:"
+
+SINGLE = {
+    "run": "hash: rules, state, counters, the trainer's incarnation",
+    "live": "sorted set: admitted groups not yet trained, filtered or dead-lettered",
+    "ready": "sorted set: the live groups that are complete",
+    "queue": "sorted set: samples never leased",
+    "resume": "sorted set: samples that were leased and came back",
+    "holders": "sorted set: producers, scored by the server time (ms) at which they count as silent",
+    "requests": "hash: producer -> nonce of its newest lease call",
+    "engines": "hash: engine -> JSON of its url and pid",
+    "versions": "hash: serving engine -> version text",
+    "serving": "sorted set: serving engines, scored by version step",
+    "ledger": "hash: step -> JSON of the groups and the knobs in force",
+    "outcomes": "list: JSON of each ended attempt",
+    "dead": "hash: dead-lettered group -> JSON of why",
+    "processes": "hash: process -> JSON",
+}
+FAMILIES = {
+    "group": "hash: v0, prompt, state, refills, finished, attempt:<index>, reward:<index>",
+    "sample": "hash: state, lease, nonce, holder, totals of the journal, how it ended",
+    "journal": "list: the sample's records",
+    "held": "set: samples leased to one producer",
+    "recoveries": "set: one nonce for each recovery of a kind",
+}
+
+
+def prefix(run: str) -> str:
+    """What every key of the run starts with."""
+    return f"{NAMESPACE}{{{run}}}:"
+
+
+def lua_names() -> str:
+    """The same names for Lua: `key_live`, `key_journal(id)`."""
+    single = [f"local key_{name} = KEYS[1] .. '{name}'" for name in SINGLE]
+    families = [f"local function key_{name}(id) return KEYS[1] .. '{name}:' .. id end" for name in FAMILIES]
+    return "\n".join(single + families) + "\n"

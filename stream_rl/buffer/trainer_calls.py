@@ -1,0 +1,138 @@
+"""What the trainer asks of the buffer: batches that are recorded in the call that takes them, and their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from stream_rl.buffer.connection import Connection, nonce
+from stream_rl.buffer.journals import Stored, read_journals, split
+from stream_rl.buffer.records import Record, TrainerClaim, Waiting
+from stream_rl.errors import BufferError, CorruptRecord, NoTrainableBatch, TrainerSuperseded
+from stream_rl.sample import Group, LedgerEntry, Sample, SampleId, Status, StopReason
+
+
+class TrainerCalls:
+    """The trainer's side of TrajectoryBuffer. All of these raise BufferUnavailable."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def claim_trainer(self) -> TrainerClaim:
+        """Makes this process the run's trainer: every older claim is refused from now on."""
+        incarnation, steps = await self._connection.script("claim_trainer", nonce())
+        return TrainerClaim(int(incarnation), int(steps))
+
+    async def take_step(self, claim: TrainerClaim, step: int) -> LedgerEntry | Waiting:
+        """The groups that step `step` (from 1) trains on.
+
+        A step that the ledger holds gives its recorded entry; the step after it takes groups by scheduling.py's pull
+        rule, and the same call writes the ledger.
+
+        Raises:
+            TrainerSuperseded: another trainer has claimed the run.
+            NoTrainableBatch: max_untrainable_completions groups in a row were filtered or dead-lettered.
+            BufferError: the step lies beyond the ledger's end (Redis lost its tail), or before the oldest kept.
+        """
+        reply = await self._connection.script("take_step", claim.incarnation, step)
+        kind, *rest = reply
+        match kind:
+            case b"entry":
+                return _entry(step, rest[0])
+            case b"waiting":
+                reason, live, complete, joining = rest
+                return Waiting(reason.decode(), int(live), int(complete), int(joining))
+            case b"superseded":
+                raise _superseded(claim, rest[0])
+            case b"untrainable":
+                raise NoTrainableBatch(
+                    f"{int(rest[0])} groups in a row were filtered or dead-lettered: see setting "
+                    "scheduling.max_untrainable_completions, and whether rewards differ within groups"
+                )
+            case b"behind":
+                raise BufferError(f"step {step} asked for, but the ledger ends at step {int(rest[0])}")
+            case _:
+                assert kind == b"retired", reply
+                raise BufferError(f"step {step} was retired: no checkpoint that is kept needs it")
+
+    async def load_groups(self, groups: Sequence[int]) -> list[Group]:
+        """The groups' samples, whole and checked (I1), in the order asked for; read in chunks of at most 8 MB.
+
+        Raises:
+            CorruptRecord: a group is not there, or a record does not decode.
+        """
+        hashes = await self._hashes("group", [str(group) for group in groups])
+        ids = [_siblings(group, fields) for group, fields in zip(groups, hashes, strict=True)]
+        flat = [str(sample) for siblings in ids for sample in siblings]
+        ends = dict(zip(flat, await self._hashes("sample", flat), strict=True))
+        stored = [Stored(sample, int(end[b"records"]), int(end[b"bytes"])) for sample, end in ends.items()]
+        journals = await read_journals(self._connection, stored)
+        return [
+            Group(
+                group, int(fields[b"v0"]),
+                [_sample(sample, journals[str(sample)], ends[str(sample)]) for sample in siblings],
+                int(fields[b"prompt"]),
+            )
+            for group, fields, siblings in zip(groups, hashes, ids, strict=True)
+        ]  # fmt: skip
+
+    async def checkpoints_kept(self, claim: TrainerClaim, oldest_step: int) -> None:
+        """Retires the ledger up to `oldest_step`, the oldest checkpoint kept for resume, and those groups' records.
+
+        Raises TrainerSuperseded.
+        """
+        more = True
+        while more:
+            kind, value = await self._connection.script("retire_step", claim.incarnation, oldest_step)
+            if kind == b"superseded":
+                raise _superseded(claim, value)
+            more = int(value) < oldest_step and kind == b"retired"
+
+    async def finish_run(self) -> None:
+        """Tells every producer that the run has ended."""
+        await self._connection.script("set_state", "finished")
+
+    async def _hashes(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
+        keys = [self._connection.key(family, member) for member in members]
+        found = await self._connection.pipeline(lambda pipe: [pipe.hgetall(key) for key in keys])
+        for member, fields in zip(members, found, strict=True):
+            if not fields:
+                raise CorruptRecord(f"{family} {member} is not in the buffer")
+        return found
+
+
+def _entry(step: int, text: bytes) -> LedgerEntry:
+    tree = orjson.loads(text)
+    return LedgerEntry(step, tuple(tree["groups"]), tree["max_staleness"], tree["max_lag"])
+
+
+def _superseded(claim: TrainerClaim, newest: Any) -> TrainerSuperseded:
+    return TrainerSuperseded(f"trainer incarnation {claim.incarnation} was superseded by {int(newest)}")
+
+
+def _siblings(group: int, fields: Mapping[bytes, bytes]) -> list[SampleId]:
+    attempts = sorted(
+        (int(name.partition(b":")[2]), int(value)) for name, value in fields.items() if name.startswith(b"attempt:")
+    )
+    return [SampleId(group, index, attempt) for index, attempt in attempts]
+
+
+def _sample(sample_id: SampleId, records: Sequence[Record], end: Mapping[bytes, bytes]) -> Sample:
+    start, turns = split(str(sample_id), records)
+    if start is None:
+        raise CorruptRecord(f"sample {sample_id} has no start record")
+    sample = Sample(
+        sample_id.group, sample_id.index, start.prompt, start.prompt_tokens, attempt=sample_id.attempt,
+        label=start.label, metadata=start.metadata, temperature=start.temperature, sampling_seed=start.sampling_seed,
+        session_id=str(sample_id), reward=float(end[b"reward"]), status=Status(end[b"status"].decode()),
+        stop_reason=StopReason(end[b"stop_reason"].decode()),
+    )  # fmt: skip
+    try:
+        for turn in turns:
+            sample.append(turn)
+    except ValueError as error:
+        raise CorruptRecord(f"sample {sample_id}: {error}") from error
+    sample.check()
+    return sample

@@ -1,0 +1,75 @@
+"""The trajectory buffer, and the state machine behind it.
+
+One row is one transition; every transition is one atomic Lua call that may be repeated.
+
+    sample                  by                                  becomes
+    ----------------------  ----------------------------------  -------------------------------------------------
+    -                       admission, refill                   queued
+    queued, returned        lease                               leased (number + 1, a new nonce)
+    leased                  commit                              leased, records appended
+    leased                  commit with an outcome              finished (completed | truncated)
+    leased                  restart                             leased, journal cut to its start record
+    leased                  release, or its producer is silent  returned, journal kept
+    leased                  fail                                failed; the group gets attempt + 1, queued
+    any unfinished          the group is dead-lettered          dropped
+
+    group                   by                                  becomes
+    ----------------------  ----------------------------------  -------------------------------------------------
+    -                       lease, while admission is open      live: v0 = oldest serving version, next prompt
+    live                    its last sibling finishes           complete | filtered (all rewards equal, if asked)
+    live                    a failure beyond the refill budget  dead-lettered: finished siblings kept, the rest gone
+    complete                take_step, in the ledger            trained
+    trained                 checkpoints_kept                    retired: records deleted
+
+Invariants (names as in docs/design.md): only the newest lease of a sample writes, at the position it names (I4); a group
+is complete exactly when group_size siblings finished (I5); a group leaves `ready` in the call that writes it to the ledger
+(I6); admitted == trained + filtered + dead-lettered + live (I7); admission and pull keep scheduling.py's bound (I8).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from stream_rl.buffer.connection import Connection
+from stream_rl.buffer.producer_calls import ProducerCalls
+from stream_rl.buffer.run_calls import RunCalls
+from stream_rl.buffer.trainer_calls import TrainerCalls
+
+
+class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls):
+    """One run's buffer. Made by `connect`; an async context manager that closes its connections."""
+
+    def __init__(self, connection: Connection) -> None:
+        ProducerCalls.__init__(self, connection)
+        TrainerCalls.__init__(self, connection)
+        RunCalls.__init__(self, connection)
+
+    @classmethod
+    async def connect(
+        cls, url: str, run: str, *, password: str | None = None, timeout: float = 30.0
+    ) -> TrajectoryBuffer:
+        """Connects to redis://, rediss:// or unix://; every later call waits up to `timeout` seconds for an answer.
+
+        Raises:
+            BufferUnavailable: no answer, or the login was refused; the message names the URL and the setting.
+            ConfigError: the URL cannot be understood.
+        """
+        connection = Connection(url, run, password=password, timeout=timeout)
+        try:
+            await connection.pipeline(lambda pipe: pipe.ping())
+        except BaseException:
+            await connection.close()
+            raise
+        return cls(connection)
+
+    async def close(self) -> None:
+        """Closes the connections; the run goes on."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> TrajectoryBuffer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
