@@ -1,0 +1,126 @@
+"""What goes to an engine and what comes back: the pure half of the client. SGLang's names stop here.
+
+Invariants of a `Generation`: `tokens`, `log_probs` and the spans have one length, and the spans have no gaps. The
+log-probs are of the distribution that was sampled from, logits / temperature: whatever would make them describe another
+one (top-p, top-k, penalties, min_new_tokens) cannot be asked for. The stop token is part of `tokens`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stream_rl.errors import EngineError, EngineRejected
+from stream_rl.sample import Float32, Int32, VersionSpan, WeightVersion
+
+__all__ = ["Generation", "SamplingParams", "check_ids", "decode_generation", "encode_request"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample. Temperature 0 is greedy.
+
+    `sampling_seed` works on an engine that was started `seeded`, and there every request needs its own.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    sampling_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens} asks for nothing")
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature} is negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one request gave.
+
+    tokens          int32 (g,)    generated ids, stop token included; empty for a request aborted in the queue
+    log_probs       float32 (g,)  of the distribution sampled from
+    spans           which weight version wrote which of them; several where weights changed meanwhile
+    finish_reason   "stop", "length" or "abort"; an aborted one keeps the tokens it had
+    queue_seconds, engine_seconds   time in the engine's queue, and in the engine altogether
+    """
+
+    tokens: Int32
+    log_probs: Float32
+    spans: tuple[VersionSpan, ...]
+    finish_reason: str
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    queue_seconds: float = 0.0
+    engine_seconds: float = 0.0
+
+
+def check_ids(input_ids: Int32, vocab_size: int) -> None:
+    """Refuses what would kill the server. Raises EngineRejected with the first id outside [0, vocab_size)."""
+    if not len(input_ids):
+        raise EngineRejected("the prompt has no tokens")
+    outside = np.flatnonzero((input_ids < 0) | (input_ids >= vocab_size))
+    if len(outside):
+        at = int(outside[0])
+        raise EngineRejected(f"token {int(input_ids[at])} at {at} is outside the model's vocabulary of {vocab_size}")
+
+
+def encode_request(input_ids: Int32, sampling: SamplingParams, *, rid: str, extra_key: str | None) -> dict[str, Any]:
+    """The body of SGLang's `/generate`."""
+    params: dict[str, Any] = {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        # Said aloud, so that no default of the model's or of the server's truncates the distribution.
+        "top_p": 1.0,
+        "top_k": 1 if sampling.temperature == 0 else -1,
+    }
+    if sampling.stop_token_ids:
+        params["stop_token_ids"] = sampling.stop_token_ids
+    if sampling.sampling_seed is not None:
+        params["sampling_seed"] = sampling.sampling_seed
+    body: dict[str, Any] = {"input_ids": input_ids, "sampling_params": params, "return_logprob": True, "rid": rid}
+    if extra_key is not None:
+        body["extra_key"] = extra_key
+    return body
+
+
+def decode_generation(answer: Mapping[str, Any]) -> Generation:
+    """The inverse for `/generate`'s answer.
+
+    Raises:
+        EngineError: ids and log-probs disagree, or the weights have no version because none was published.
+    """
+    meta = answer["meta_info"]
+    tokens = np.array(answer["output_ids"], np.int32)
+    log_probs = np.array([row[0] for row in meta.get("output_token_logprobs") or ()], np.float32)
+    if len(tokens) != len(log_probs):
+        raise EngineError(f"the engine gave {len(tokens)} tokens but {len(log_probs)} log-probs")
+    return Generation(
+        tokens=tokens,
+        log_probs=log_probs,
+        spans=_spans(meta.get("weight_versions") or (), meta["weight_version"], len(tokens)),
+        finish_reason=meta["finish_reason"]["type"],
+        prompt_tokens=meta.get("prompt_tokens", 0),
+        cached_tokens=meta.get("cached_tokens", 0),
+        queue_seconds=meta.get("queue_time") or 0.0,
+        engine_seconds=meta.get("e2e_latency") or 0.0,
+    )
+
+
+def _spans(given: Sequence[Mapping[str, Any]], version: str, length: int) -> tuple[VersionSpan, ...]:
+    if not length:
+        return ()
+    whole = given or ({"start": 0, "end": length, "version": version},)
+    try:
+        spans = tuple(VersionSpan(span["start"], span["end"], WeightVersion.parse(span["version"])) for span in whole)
+    except ValueError as error:
+        raise EngineError(f"the engine's weights have no version yet ({version!r}): publish one first") from error
+    joined = all(left.end == right.start for left, right in itertools.pairwise(spans))
+    if not joined or spans[0].start != 0 or spans[-1].end != length:
+        raise EngineError(f"the engine's version spans {whole} do not cover {length} tokens")
+    return spans
