@@ -1,0 +1,57 @@
+#!lua
+-- Appends records to a journal for the newest lease, and perhaps ends the sample; the last sibling to finish completes
+-- its group, or filters it when all rewards are equal and the rules ask for that.
+-- Keys: run, sample:*, journal:*, group:*, held:*, live, ready, outcomes.
+-- ARGV: sample, lease, nonce, position, complete turns, response tokens, generated tokens, bytes, status, stop reason,
+--       reward, then the records. An empty status leaves the sample open.
+local sample, position, status = ARGV[1], tonumber(ARGV[4]), ARGV[9]
+local key, records = key_sample(sample), #ARGV - 11
+
+local function refused()
+  count('refused_commits')
+  return {'lease_lost'}
+end
+
+if not holds(sample, ARGV[2], ARGV[3]) then return refused() end
+local state, length = state_of(sample), number_of(key, 'records')
+if state == 'finished' and status ~= '' and length == position + records then return {'ok'} end
+if state ~= 'leased' then return refused() end
+
+if length == position then
+  for place = 12, #ARGV do redis.call('RPUSH', key_journal(sample), ARGV[place]) end
+  redis.call('HINCRBY', key, 'records', records)
+  redis.call('HINCRBY', key, 'turns', ARGV[5])
+  redis.call('HINCRBY', key, 'response', ARGV[6])
+  redis.call('HINCRBY', key, 'generated', ARGV[7])
+  redis.call('HINCRBY', key, 'bytes', ARGV[8])
+  count('committed_turns', ARGV[5])
+elseif length ~= position + records or redis.call('LINDEX', key_journal(sample), -1) ~= ARGV[#ARGV] then
+  return {'mismatch', length}
+end
+if status == '' then return {'ok'} end
+
+local function complete(group)
+  local size, lowest, highest = rule('group_size'), math.huge, -math.huge
+  for index = 0, size - 1 do
+    local reward = number_of(key_group(group), 'reward:' .. index)
+    lowest, highest = math.min(lowest, reward), math.max(highest, reward)
+  end
+  if lowest == highest and rule('filter_zero_variance') == 1 then
+    redis.call('ZREM', key_live, group)
+    forget_group(group)
+    count('filtered')
+    count('untrainable')
+  else
+    redis.call('HSET', key_group(group), 'state', 'complete')
+    redis.call('ZADD', key_ready, redis.call('HGET', key_group(group), 'v0'), group)
+    redis.call('HSET', key_run, 'untrainable', 0)
+  end
+end
+
+local group = group_of(sample)
+unhold(sample)
+redis.call('HSET', key, 'state', 'finished', 'status', status, 'stop_reason', ARGV[10], 'reward', ARGV[11])
+redis.call('HSET', key_group(group), 'reward:' .. index_of(sample), ARGV[11])
+record_outcome(sample, 'finished', status, ARGV[10], ARGV[11])
+if redis.call('HINCRBY', key_group(group), 'finished', 1) == rule('group_size') then complete(group) end
+return {'ok'}

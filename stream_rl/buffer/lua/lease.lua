@@ -1,0 +1,61 @@
+#!lua
+-- Hands out work: samples of silent producers go back first, then the oldest returned samples are leased, then queued
+-- ones, then new groups are admitted while admission is open. Asked again with the nonce of the holder's newest call,
+-- it answers what it handed out then.
+-- Keys: run, holders, held:*, resume, queue, requests, live, serving, group:*, sample:*.
+-- ARGV: holder, nonce, count.
+local holder, nonce, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+for _, silent in ipairs(redis.call('ZRANGEBYSCORE', key_holders, '-inf', now_ms())) do
+  for _, sample in ipairs(redis.call('SMEMBERS', key_held(silent))) do give_back(sample) end
+  redis.call('ZREM', key_holders, silent)
+  redis.call('HDEL', key_requests, silent)
+end
+
+local function row(sample)
+  local fields = redis.call('HMGET', key_sample(sample), 'lease', 'records', 'bytes')
+  local group = redis.call('HMGET', key_group(group_of(sample)), 'prompt', 'v0')
+  return {sample, fields[1], group[1], group[2], fields[2], fields[3]}
+end
+
+local rows = {}
+if redis.call('HGET', key_run, 'state') ~= 'running' or not redis.call('ZSCORE', key_holders, holder) then
+  return rows
+end
+if redis.call('HGET', key_requests, holder) == nonce then
+  for _, sample in ipairs(redis.call('SMEMBERS', key_held(holder))) do
+    if redis.call('HGET', key_sample(sample), 'nonce') == nonce then rows[#rows + 1] = row(sample) end
+  end
+  return rows
+end
+redis.call('HSET', key_requests, holder, nonce)
+
+local function hand_out(queue)
+  local popped = redis.call('ZPOPMIN', queue, wanted - #rows)
+  for place = 1, #popped, 2 do
+    local sample = popped[place]
+    redis.call('HSET', key_sample(sample), 'state', 'leased', 'nonce', nonce, 'holder', holder)
+    redis.call('HINCRBY', key_sample(sample), 'lease', 1)
+    redis.call('SADD', key_held(holder), sample)
+    rows[#rows + 1] = row(sample)
+    if rows[#rows][5] ~= '0' then count('resumes') end
+  end
+end
+
+local function admit(engine)
+  local group = count('admitted') - 1
+  redis.call('HSET', key_group(group), 'v0', engine, 'prompt', group, 'state', 'live', 'refills', 0, 'finished', 0)
+  redis.call('ZADD', key_live, engine, group)
+  for index = 0, rule('group_size') - 1 do new_sample(group, index, '0') end
+end
+
+hand_out(key_resume)
+hand_out(key_queue)
+local knobs, engine, steps = knobs(), engine_version(), rule('ledger_steps')
+while #rows < wanted do
+  local usable = rule('admitted') - rule('filtered') - rule('dead_lettered')
+  if usable >= rule('total_groups') or not may_admit(knobs, redis.call('ZCARD', key_live), steps, engine) then break end
+  admit(engine)
+  hand_out(key_queue)
+end
+return rows

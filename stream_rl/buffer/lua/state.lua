@@ -1,0 +1,121 @@
+-- Reads and transitions that several scripts share. Keys are named key_* (keys.py); all begin with KEYS[1].
+
+-- How long a sample's hash outlives its journal: a client that lost the reply and asks again still learns the truth.
+local RECEIPT_SECONDS = 3600
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function number_of(key, field)
+  return tonumber(redis.call('HGET', key, field) or '0')
+end
+
+local function rule(name) return number_of(key_run, name) end
+
+local function count(name, by) return redis.call('HINCRBY', key_run, name, by or 1) end
+
+local function knobs()
+  return {batch = rule('groups_per_step'), run_ahead = rule('run_ahead'), max_lag = rule('max_lag')}
+end
+
+local function group_of(sample) return string.match(sample, '^(%d+)') end
+
+local function index_of(sample) return string.match(sample, '^%d+%-(%d+)') end
+
+local function sample_name(group, index, attempt)
+  local name = group .. '-' .. index
+  if attempt ~= '0' then name = name .. '-' .. attempt end
+  return name
+end
+
+local function current_sample(group, index)
+  return sample_name(group, index, redis.call('HGET', key_group(group), 'attempt:' .. index))
+end
+
+-- The oldest version step on any serving engine, or false.
+local function engine_version()
+  local oldest = redis.call('ZRANGE', key_serving, 0, 0, 'WITHSCORES')
+  return oldest[2] and tonumber(oldest[2]) or false
+end
+
+-- Whether (number, nonce) is the sample's newest lease.
+local function holds(sample, number, nonce)
+  local lease = redis.call('HMGET', key_sample(sample), 'lease', 'nonce')
+  return lease[1] == number and lease[2] == nonce
+end
+
+local function state_of(sample) return redis.call('HGET', key_sample(sample), 'state') end
+
+local function new_sample(group, index, attempt)
+  local sample = sample_name(group, index, attempt)
+  redis.call('HSET', key_group(group), 'attempt:' .. index, attempt)
+  redis.call('HSET', key_sample(sample), 'state', 'queued', 'lease', 0, 'records', 0, 'bytes', 0, 'turns', 0,
+    'response', 0, 'generated', 0)
+  redis.call('ZADD', key_queue, group, sample)
+end
+
+local function unhold(sample)
+  local holder = redis.call('HGET', key_sample(sample), 'holder')
+  if holder then redis.call('SREM', key_held(holder), sample) end
+end
+
+-- A leased sample goes back, with its journal.
+local function give_back(sample)
+  unhold(sample)
+  redis.call('HSET', key_sample(sample), 'state', 'returned')
+  redis.call('ZADD', key_resume, group_of(sample), sample)
+end
+
+-- Deletes a sample's journal at once and its hash soon.
+local function forget_sample(sample)
+  redis.call('UNLINK', key_journal(sample))
+  redis.call('EXPIRE', key_sample(sample), RECEIPT_SECONDS)
+end
+
+local function forget_group(group)
+  for index = 0, rule('group_size') - 1 do forget_sample(current_sample(group, index)) end
+  redis.call('UNLINK', key_group(group))
+end
+
+-- Numbers and keeps the small record of an attempt that has ended.
+local function record_outcome(sample, kind, status, reason, reward)
+  local group = group_of(sample)
+  local totals = redis.call('HMGET', key_sample(sample), 'turns', 'response', 'generated')
+  redis.call('RPUSH', key_outcomes, cjson.encode({
+    number = count('outcomes'), time = now_ms() / 1000, sample = sample, group = tonumber(group),
+    index = tonumber(index_of(sample)), attempt = tonumber(string.match(sample, '^%d+%-%d+%-(%d+)') or '0'),
+    kind = kind, status = status, stop_reason = reason, reward = reward, turns = tonumber(totals[1]),
+    response_length = tonumber(totals[2]), generated = tonumber(totals[3]), v0 = number_of(key_group(group), 'v0'),
+  }))
+end
+
+-- The group leaves: its unfinished siblings are dropped, whoever holds them; the finished ones are kept and listed.
+local function dead_letter(group, reason, detail)
+  local finished = {}
+  for index = 0, rule('group_size') - 1 do
+    local sample = current_sample(group, index)
+    local state = state_of(sample)
+    if state == 'finished' then
+      finished[#finished + 1] = sample
+    else
+      if state ~= 'failed' then
+        if number_of(key_sample(sample), 'lease') > 0 then record_outcome(sample, 'failed', 'aborted', reason, '') end
+        unhold(sample)
+        redis.call('ZREM', key_queue, sample)
+        redis.call('ZREM', key_resume, sample)
+        redis.call('HSET', key_sample(sample), 'state', 'dropped')
+      end
+      forget_sample(sample)
+    end
+  end
+  redis.call('HSET', key_dead, group, cjson.encode({
+    v0 = number_of(key_group(group), 'v0'), prompt = number_of(key_group(group), 'prompt'), stop_reason = reason,
+    detail = detail, finished = finished,
+  }))
+  redis.call('HSET', key_group(group), 'state', 'dead_lettered')
+  redis.call('ZREM', key_live, group)
+  count('dead_lettered')
+  count('untrainable')
+end

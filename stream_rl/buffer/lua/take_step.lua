@@ -1,0 +1,38 @@
+#!lua flags=allow-oom
+-- The ledger's entry of a step; for the step after the ledger's end, a batch by the pull rule, written to the ledger in
+-- this call.
+-- Keys: run, ledger, ready, live, group:*, engines, serving.
+-- ARGV: incarnation, step.
+local step, steps = tonumber(ARGV[2]), rule('ledger_steps')
+if tonumber(ARGV[1]) ~= rule('incarnation') then return {'superseded', rule('incarnation')} end
+if step > steps + 1 then return {'behind', steps} end
+if step <= steps then
+  local entry = redis.call('HGET', key_ledger, step)
+  if entry then return {'entry', entry} end
+  return {'retired'}
+end
+
+local ready, scored = {}, redis.call('ZRANGE', key_ready, 0, -1, 'WITHSCORES')
+for place = 1, #scored, 2 do
+  ready[#ready + 1] = {group = tonumber(scored[place]), v0 = tonumber(scored[place + 1])}
+end
+table.sort(ready, function(a, b) return a.v0 < b.v0 or (a.v0 == b.v0 and a.group < b.group) end)
+local batch, reason = choose_batch(knobs(), ready, steps, function(limit)
+  return redis.call('ZCOUNT', key_live, '-inf', limit)
+end)
+if not batch then
+  local untrainable = rule('untrainable')
+  if untrainable >= rule('max_untrainable_completions') then return {'untrainable', untrainable} end
+  local joining = redis.call('HLEN', key_engines) - redis.call('ZCARD', key_serving)
+  return {'waiting', reason, redis.call('ZCARD', key_live), #ready, joining}
+end
+local entry = cjson.encode({groups = batch, max_staleness = rule('max_staleness'), max_lag = rule('max_lag')})
+redis.call('HSET', key_ledger, step, entry)
+redis.call('HSET', key_run, 'ledger_steps', step)
+for _, group in ipairs(batch) do
+  redis.call('ZREM', key_ready, group)
+  redis.call('ZREM', key_live, group)
+  redis.call('HSET', key_group(group), 'state', 'trained')
+  count('trained')
+end
+return {'entry', entry}
