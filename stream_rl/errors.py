@@ -11,6 +11,7 @@ StreamRLError
 │   ├── BufferFull            Redis refuses writes: out of memory under noeviction
 │   ├── LeaseLost             a newer lease exists for this sample; the write was refused
 │   ├── JournalMismatch       the commit names another turn than the journal expects next
+│   ├── LedgerMismatch        the ledger does not reach to the step asked for, or holds it no more
 │   └── CorruptRecord         a stored record does not decode: magic, version, size or dtype
 ├── EngineError
 │   ├── EngineRejected        4xx: the request itself is wrong; never retried
@@ -29,8 +30,8 @@ StreamRLError
 __all__ = [
     "ActionError", "BufferError", "BufferFull", "BufferUnavailable", "ConfigError", "CorruptRecord", "DataError",
     "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError",
-    "EnvironmentLoadError", "JournalMismatch", "LeaseLost", "ModelError", "NoTrainableBatch", "RepeatedDeaths",
-    "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
+    "EnvironmentLoadError", "JournalMismatch", "LeaseLost", "LedgerMismatch", "ModelError", "NoTrainableBatch",
+    "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
 ]  # fmt: skip
 
 
@@ -85,6 +86,10 @@ class JournalMismatch(BufferError):
         self.expected = expected
 
 
+class LedgerMismatch(BufferError):
+    """The ledger does not hold the step asked for: Redis lost its tail, or the step was retired."""
+
+
 class CorruptRecord(BufferError):
     """A stored record does not decode."""
 
@@ -110,11 +115,25 @@ class EnvError(StreamRLError):
 
 
 class EnvInfraError(EnvError):
-    """Infrastructure failed (time-out, network, crash): retried under a budget, never scored."""
+    """Infrastructure failed (time-out, network, crash): retried under a budget, never scored.
+
+    `cause` labels the metric of retries: "infra", "timeout", or "unknown" for an exception without a name here.
+    """
+
+    def __init__(self, message: str, cause: str = "infra") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class ActionError(EnvError):
-    """The model's action cannot be understood: its message becomes the next observation, and is counted."""
+    """The model's action cannot be understood: its message becomes the next observation, and is counted.
+
+    `reward` is what this turn adds to the episode's reward.
+    """
+
+    def __init__(self, message: str, reward: float = 0.0) -> None:
+        super().__init__(message)
+        self.reward = reward
 
 
 class EnvFatalError(EnvError):

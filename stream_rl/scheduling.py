@@ -23,18 +23,19 @@ The bound: if every live group completes or leaves in finite time, and engines' 
 group has lag over W, no token in the loss has lag over max_staleness, nothing is dropped for its age, and the run never
 stops.
 
-Why. Before every pull N_j <= (j + 1) * B holds for 0 <= j <= W: no more groups are due than steps remain to train them.
+Why. Before every pull N_j <= (j + 1) * B holds for 0 <= j <= W: no more groups are due than the steps left can train.
 
-- Admission keeps it. A new group is due in j0 = v0 + W - T steps, with v0 = e. The rule, just before it, bounds the live
-  groups after it by (K + 1 - T + v0) * B = (K + 1 + j0 - W) * B <= (j0 + 1) * B. So N_j <= live <= (j + 1) * B for every
-  j >= j0, and the N_j below j0 do not count this group. As one group at least is live, j0 >= 0: none is born overdue.
+- Admission keeps it. A new group is due in j0 = v0 + W - T steps, with v0 = e. The rule, just before it, bounds the
+  live groups after it by (K + 1 - T + v0) * B = (K + 1 + j0 - W) * B <= (j0 + 1) * B. So N_j <= live <= (j + 1) * B
+  for every j >= j0, and the N_j below j0 do not count this group. As one group at least is live, j0 >= 0: none is born
+  overdue.
 - A pull keeps it. N_j - j * B <= B before it, so the min in the rule is the first term, and at most j * B of those due
   within j are left. One step later they are the ones due within j - 1. For j = W, all live groups together are at
   most (K + 1) * B <= (W + 1) * B.
 - Filtering and dead letters only remove groups.
 
-At j = 0 the rule takes every group due now; hence T - v0 <= W for all that are trained. The run cannot stop: once all live
-groups are complete, either fewer than B are live and, as engines catch up with T, admission is open; or the B
+At j = 0 the rule takes every group due now; hence T - v0 <= W for all that are trained. The run cannot stop: once all
+live groups are complete, either fewer than B are live and, as engines catch up with T, admission is open; or the B
 oldest satisfy the rule, for the oldest groups are the first due: p_j = min(N_j, B).
 
 Looking only at j = 0 is not enough: too many groups may fall due at once, and then some step comes too late for them.
@@ -65,7 +66,7 @@ class Knobs:
 
     def __post_init__(self) -> None:
         if self.run_ahead > self.max_lag:
-            raise ValueError(f"run_ahead={self.run_ahead} is more than max_lag={self.max_lag}: the bound needs it lower")
+            raise ValueError(f"run_ahead={self.run_ahead} is more than max_lag={self.max_lag}: lower it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,14 @@ def loss_mask(version_steps: Int32, trainer_version: int, max_staleness: int) ->
 
     `version_steps` int32 (r,) is `Sample.version_steps`; the answer is bool (r,), False on observations.
     """
-    return (version_steps != OBSERVATION_STEP) & (version_steps >= trainer_version - max_staleness)
+    mask: NDArray[np.bool_] = (version_steps != OBSERVATION_STEP) & (version_steps >= trainer_version - max_staleness)
+    return mask
 
 
 def token_lag(version_steps: Int32, trainer_version: int) -> Int32:
     """Lag of each generated token, int32 (g,), observations left out; its maximum is the sample's lag."""
-    return (trainer_version - version_steps[version_steps != OBSERVATION_STEP]).astype(np.int32)
+    lag: Int32 = trainer_version - version_steps[version_steps != OBSERVATION_STEP]
+    return lag
 
 
 def group_lag(v0: int, trainer_version: int) -> int:

@@ -63,13 +63,13 @@ def encode(record: Record) -> bytes:
 def decode(data: bytes) -> Record:
     """The inverse of `encode`; arrays are read-only views of `data`. Raises CorruptRecord."""
     kind, header, body = _parse(data)
-    arrays = _arrays(kind, header.pop("arrays", None), body)
+    header |= _arrays(kind, header.pop("arrays", None), body)
     try:
         if kind == _START:
-            return SampleStart(**header, **arrays)
+            return SampleStart(**header)
         header["spans"] = tuple(VersionSpan(a, b, WeightVersion(s, i)) for a, b, s, i in header["spans"])
         header["images"] = tuple(header["images"])
-        return Turn(**header, **arrays)
+        return Turn(**header)
     except (TypeError, ValueError, KeyError) as error:
         raise CorruptRecord(f"the header does not fit its kind: {error}") from error
 
@@ -105,8 +105,8 @@ def _arrays(kind: int, listed: Any, body: memoryview) -> dict[str, NDArray[Any]]
     wanted = [[name, dtype] for name, dtype in layout]
     if not isinstance(listed, list) or [entry[:2] for entry in listed if isinstance(entry, list)] != wanted:
         raise CorruptRecord(f"arrays {listed} where {wanted} belong")
-    lengths = [entry[2] if len(entry) == 3 else None for entry in listed]
-    if any(type(length) is not int or length < 0 for length in lengths):
+    lengths: list[int] = [entry[-1] for entry in listed]
+    if any(len(entry) != 3 or type(entry[2]) is not int or entry[2] < 0 for entry in listed):
         raise CorruptRecord(f"array lengths {lengths}")
     sizes = [length * np.dtype(dtype).itemsize for length, (_, dtype) in zip(lengths, layout, strict=True)]
     if sum(sizes) != len(body):

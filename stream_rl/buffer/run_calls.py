@@ -87,11 +87,9 @@ class RunCalls:
         if not run:
             raise ConfigError(f"there is no run at {self._connection.prefix} in Redis at {self._connection.url}")
         counts = {name: int(reply.get(name.encode(), run.get(name.encode(), 0))) for name in _COUNTS}
-        rules = {field.name: int(run[field.name.encode()]) for field in fields(RunRules)}
-        rules["filter_zero_variance"] = bool(rules["filter_zero_variance"])
         return RunSnapshot(
             state=RunState(run[b"state"].decode()),
-            rules=RunRules(**rules),
+            rules=_rules(run),
             recoveries=dict(zip(RECOVERY_KINDS, map(int, reply[b"recoveries"]), strict=True)),
             oldest_v0=_optional(reply[b"oldest_v0"]),
             engine_version=_optional(reply[b"engine_version"]),
@@ -134,6 +132,12 @@ class RunCalls:
 
 def _pairs(flat: list[Any]) -> dict[bytes, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _rules(run: Mapping[bytes, bytes]) -> RunRules:
+    values: dict[str, Any] = {field.name: int(run[field.name.encode()]) for field in fields(RunRules)}
+    values["filter_zero_variance"] = bool(values["filter_zero_variance"])
+    return RunRules(**values)
 
 
 def _number(item: tuple[bytes, Any]) -> int:

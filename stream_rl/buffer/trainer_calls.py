@@ -10,7 +10,7 @@ import orjson
 from stream_rl.buffer.connection import Connection, nonce
 from stream_rl.buffer.journals import Stored, read_journals, split
 from stream_rl.buffer.records import Record, TrainerClaim, Waiting
-from stream_rl.errors import BufferError, CorruptRecord, NoTrainableBatch, TrainerSuperseded
+from stream_rl.errors import CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
 from stream_rl.sample import Group, LedgerEntry, Sample, SampleId, Status, StopReason
 
 
@@ -34,7 +34,7 @@ class TrainerCalls:
         Raises:
             TrainerSuperseded: another trainer has claimed the run.
             NoTrainableBatch: max_untrainable_completions groups in a row were filtered or dead-lettered.
-            BufferError: the step lies beyond the ledger's end (Redis lost its tail), or before the oldest kept.
+            LedgerMismatch: the step lies beyond the ledger's end (Redis lost its tail), or was retired.
         """
         reply = await self._connection.script("take_step", claim.incarnation, step)
         kind, *rest = reply
@@ -52,10 +52,10 @@ class TrainerCalls:
                     "scheduling.max_untrainable_completions, and whether rewards differ within groups"
                 )
             case b"behind":
-                raise BufferError(f"step {step} asked for, but the ledger ends at step {int(rest[0])}")
+                raise LedgerMismatch(f"step {step} asked for, but the ledger ends at step {int(rest[0])}")
             case _:
                 assert kind == b"retired", reply
-                raise BufferError(f"step {step} was retired: no checkpoint that is kept needs it")
+                raise LedgerMismatch(f"step {step} was retired: no checkpoint that is kept needs it")
 
     async def load_groups(self, groups: Sequence[int]) -> list[Group]:
         """The groups' samples, whole and checked (I1), in the order asked for; read in chunks of at most 8 MB.

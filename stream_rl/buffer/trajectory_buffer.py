@@ -21,9 +21,9 @@ One row is one transition; every transition is one atomic Lua call that may be r
     complete                take_step, in the ledger            trained
     trained                 checkpoints_kept                    retired: records deleted
 
-Invariants (names as in docs/design.md): only the newest lease of a sample writes, at the position it names (I4); a group
-is complete exactly when group_size siblings finished (I5); a group leaves `ready` in the call that writes it to the ledger
-(I6); admitted == trained + filtered + dead-lettered + live (I7); admission and pull keep scheduling.py's bound (I8).
+Invariants: only the newest lease of a sample writes, at the position it names (I4); a group is complete exactly when
+group_size siblings finished (I5); a group leaves `ready` in the call that writes it to the ledger (I6); admitted ==
+trained + filtered + dead-lettered + live (I7); admission and pull keep scheduling.py's bound (I8).
 """
 
 from __future__ import annotations
