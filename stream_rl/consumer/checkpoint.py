@@ -1,0 +1,138 @@
+"""Checkpoints: the model, the optimizer and the step, in one folder a step.
+
+    checkpoints/step-000020/     DCP shards, loadable at any world size
+                    manifest.json  step, and the size and CRC-32 of every other file
+    checkpoints/hf/              the trained model as a Hugging Face folder, at the end of the run
+
+Invariants: a folder appears under its name by one rename, after everything in it is on disk; a folder whose files are
+not what its manifest says is never loaded. Nothing of the random generators is stored: a step seeds them from its
+number. The trainer's incarnation is not stored either: the buffer hands it out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from stream_rl.consumer.collectives import barrier, broadcast
+from stream_rl.consumer.model import Policy
+
+LOGGER = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+_BLOCK = 1 << 20
+
+
+class Checkpoints:
+    """The checkpoints of one run. Every method that is marked so is a collective over the trainer's ranks."""
+
+    def __init__(self, folder: Path, kept: int) -> None:
+        self.folder = folder
+        self._kept = kept
+
+    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer) -> int:
+        """Writes the checkpoint of a step and removes those no longer kept. A collective.
+
+        Returns:
+            The oldest step that is kept.
+        """
+        partial = self.folder / f".partial-{_name(step)}"
+        if dist.get_rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        barrier()
+        save(_state(policy, optimizer), checkpoint_id=partial)
+        barrier()
+        if dist.get_rank() == 0:
+            _write_manifest(partial, step)
+            publish_folder(partial, self.folder / _name(step))
+            for old in self.steps()[: -self._kept]:
+                shutil.rmtree(self.folder / _name(old))
+        barrier()
+        return self.steps()[0]
+
+    def load_newest(self, policy: Policy, optimizer: torch.optim.Optimizer) -> int:
+        """Loads the newest whole checkpoint, whatever world size wrote it. A collective.
+
+        Returns:
+            Its step; 0, with nothing loaded, when there is none.
+        """
+        step = orjson.loads(broadcast(orjson.dumps(self._newest_whole()) if dist.get_rank() == 0 else None))
+        if step:
+            state = _state(policy, optimizer)
+            load(state, checkpoint_id=self.folder / _name(step))
+            set_state_dict(policy, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        return int(step)
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, oldest first."""
+        return sorted(int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*"))
+
+    def _newest_whole(self) -> int:
+        for step in reversed(self.steps()):
+            fault = _fault(self.folder / _name(step))
+            if fault is None:
+                return step
+            LOGGER.warning("checkpoint %s is broken and skipped: %s", self.folder / _name(step), fault)
+        return 0
+
+
+def publish_folder(partial: Path, final: Path) -> None:
+    """Renames a finished folder into place and makes the rename durable; replaces an older one of that name."""
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    descriptor = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def _state(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    model, optimizer_state = get_state_dict(policy, optimizer)
+    return {"model": model, "optimizer": optimizer_state}
+
+
+def _write_manifest(folder: Path, step: int) -> None:
+    files = {path.name: [path.stat().st_size, _crc(path)] for path in sorted(folder.iterdir())}
+    with (folder / MANIFEST).open("wb") as file:
+        file.write(orjson.dumps({"step": step, "files": files}))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _fault(folder: Path) -> str | None:
+    try:
+        files = orjson.loads((folder / MANIFEST).read_bytes())["files"]
+    except (OSError, orjson.JSONDecodeError) as error:
+        return f"{MANIFEST}: {error}"
+    for name, (size, crc) in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size or _crc(path) != crc:
+            return f"{name} is damaged"
+    return None
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            crc = zlib.crc32(block, crc)
+    return crc

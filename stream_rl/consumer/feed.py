@@ -1,0 +1,107 @@
+"""The trainer's side of the buffer: which groups a step trains, and their samples.
+
+Rank 0 alone decides (takes the step); the others are told in short rounds, so that a wait for data, however long, is
+never a wait inside one collective. Every rank reads only the groups that it trains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+
+import orjson
+import torch.distributed as dist
+
+from stream_rl.buffer import RunState, TrainerClaim, TrajectoryBuffer
+from stream_rl.consumer.batching import mini_batch_groups, share
+from stream_rl.consumer.collectives import broadcast
+from stream_rl.sample import Group, LedgerEntry
+
+POLL_SECONDS = 0.02
+ROUND_SECONDS = 1.0
+
+
+class Feed:
+    """One rank's feed.
+
+    Args:
+        runner: the event loop that drives the buffer.
+        buffer: this rank's own connection.
+        between_polls: awaited on rank 0 after every poll that found no batch: gives joining engines their weights.
+    """
+
+    def __init__(
+        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, between_polls: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._runner = runner
+        self._buffer = buffer
+        self._between_polls = between_polls
+        self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self._claim = TrainerClaim(0, 0)
+
+    def claim(self) -> TrainerClaim:
+        """Makes this trainer the run's only one: older ones are refused from here on. A collective."""
+        claim = self._runner.run(self._buffer.claim_trainer()) if self._rank == 0 else self._claim
+        self._claim = TrainerClaim(**orjson.loads(broadcast(orjson.dumps(asdict(claim)))))
+        return self._claim
+
+    def take(self, step: int) -> LedgerEntry | None:
+        """Waits until the step's groups can be taken; a step that the ledger has gives the recorded ones. A collective.
+
+        Returns:
+            The step's entry, or None when the run is being drained.
+
+        Raises:
+            NoTrainableBatch: many groups completed in a row and none could be trained.
+            TrainerSuperseded: a newer trainer has claimed the run.
+        """
+        while True:
+            answer = self._runner.run(self._poll(step)) if self._rank == 0 else None
+            if (entry := _decode(broadcast(_encode(answer)))) is not RunState.RUNNING:
+                return entry if isinstance(entry, LedgerEntry) else None
+
+    def places(self, entry: LedgerEntry, mini_batches: int) -> list[list[int]]:
+        """The places in the entry of the groups that this rank trains, by mini-batch."""
+        dealt = mini_batch_groups(range(len(entry.groups)), mini_batches)
+        owners = [share([1] * len(places), self._ranks) for places in dealt]
+        return [
+            [place for place, owner in zip(places, of_places, strict=True) if owner == self._rank]
+            for places, of_places in zip(dealt, owners, strict=True)
+        ]
+
+    def load(self, groups: Sequence[int]) -> list[Group]:
+        """Reads some groups, whole."""
+        return self._runner.run(self._buffer.load_groups(groups)) if groups else []
+
+    def checkpoints_kept(self, oldest_step: int) -> None:
+        """Lets the buffer retire what no resume needs: everything up to the oldest checkpoint. For rank 0."""
+        self._runner.run(self._buffer.checkpoints_kept(self._claim, oldest_step))
+
+    def finish(self) -> None:
+        """Tells every producer that the run is over. For rank 0."""
+        self._runner.run(self._buffer.finish_run())
+
+    async def _poll(self, step: int) -> LedgerEntry | RunState:
+        clock = asyncio.get_running_loop().time
+        end = clock() + ROUND_SECONDS
+        if (await self._buffer.snapshot()).state is RunState.DRAINING and step > self._claim.ledger_steps:
+            return RunState.DRAINING
+        while clock() < end:
+            answer = await self._buffer.take_step(self._claim, step)
+            if isinstance(answer, LedgerEntry):
+                return answer
+            await self._between_polls()
+            await asyncio.sleep(POLL_SECONDS)
+        return RunState.RUNNING
+
+
+def _encode(answer: LedgerEntry | RunState | None) -> bytes:
+    return orjson.dumps(asdict(answer) if isinstance(answer, LedgerEntry) else answer)
+
+
+def _decode(message: bytes) -> LedgerEntry | RunState:
+    fields = orjson.loads(message)
+    if isinstance(fields, str):
+        return RunState(fields)
+    return LedgerEntry(**{**fields, "groups": tuple(fields["groups"])})

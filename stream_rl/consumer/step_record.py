@@ -1,0 +1,114 @@
+"""What a step was made of, sample by sample, and the line of `steps.jsonl` that says it.
+
+Each rank knows its own samples only. They are rows of one table with a place for every sample of the step; a rank
+leaves the others' rows at zero, so that the sum over ranks is the whole table and no rank layout shows in a figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_rl.consumer.batching import Samples, per_sample, rewards
+from stream_rl.metrics import catalog
+from stream_rl.sample import Group, LedgerEntry
+
+Floats = NDArray[np.float64]
+
+COLUMNS = (
+    "v0", "reward", "response_length", "turns", "versions",
+    "generated", "trained", "lag_sum", "lag_max", "trained_lag_max",
+)  # fmt: skip
+"""Per sample; lags in versions at the step that trains it, `lag_sum` over its generated tokens."""
+
+PARTS = ("wait", "load", "train", "publish", "checkpoint")
+"""What a step's seconds are spent on."""
+
+_LAG_SUM, _GENERATED = COLUMNS.index("lag_sum"), COLUMNS.index("generated")
+
+
+def sample_rows(groups: Sequence[Group], samples: Samples, trainer_version: int) -> Floats:
+    """The table's rows of some groups, float64 (n, columns); `samples` are those of the groups, in order."""
+    of_groups = [sample for group in groups for sample in group.samples]
+    lag = np.where(samples.generated, trainer_version - samples.versions, 0)
+    trained_lag = np.where(samples.carries_loss, lag, 0)
+    columns = {
+        "v0": np.repeat([group.v0 for group in groups], [len(group.samples) for group in groups]),
+        "reward": np.concatenate([rewards(group) for group in groups]) if groups else [],
+        "response_length": [sample.response_length for sample in of_groups],
+        "turns": [sample.next_turn for sample in of_groups],
+        "generated": per_sample(np.add, samples.generated.astype(np.int64), samples.lengths),
+        "trained": per_sample(np.add, samples.carries_loss.astype(np.int64), samples.lengths),
+        "lag_sum": per_sample(np.add, lag, samples.lengths),
+        "lag_max": per_sample(np.maximum, lag, samples.lengths),
+        "trained_lag_max": per_sample(np.maximum, trained_lag, samples.lengths),
+        "versions": [len({span.version for turn in s.turns for span in turn.spans}) for s in of_groups],
+    }
+    return np.column_stack([np.asarray(columns[name], np.float64) for name in COLUMNS])
+
+
+def place_rows(rows: Floats, positions: Sequence[int], groups: int, group_size: int) -> Floats:
+    """Puts the rows of groups at their places in the step: float64 (groups, group_size, columns), zero elsewhere."""
+    table = np.zeros((groups, group_size, len(COLUMNS)))
+    table[list(positions)] = rows.reshape(len(positions), group_size, len(COLUMNS))
+    return table
+
+
+def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
+    """The figures of a step that follow from its samples, by their names in `steps.jsonl`.
+
+    Args:
+        entry: the step's ledger entry.
+        table: float64 (groups, group_size, columns), the sum of all ranks' tables.
+    """
+    column = {name: table[..., number] for number, name in enumerate(COLUMNS)}
+    group_lag = entry.step - 1 - column["v0"][:, 0]
+    generated, trained = column["generated"].sum(), column["trained"].sum()
+    return {
+        "step": entry.step,
+        "groups": list(entry.groups),
+        "group_v0": column["v0"][:, 0].astype(int).tolist(),
+        "reward_mean": float(column["reward"].mean()),
+        "reward_std": float(column["reward"].std()),
+        "response_length_mean": float(column["response_length"].mean()),
+        "response_length_max": int(column["response_length"].max()),
+        "turns_mean": float(column["turns"].mean()),
+        "generated_tokens": int(generated),
+        "trained_tokens": int(trained),
+        "masked_tokens": int(generated - trained),
+        "token_lag_mean": float(column["lag_sum"].sum() / max(generated, 1)),
+        "token_lag_max": int(column["lag_max"].max()),
+        "trained_token_lag_max": int(column["trained_lag_max"].max()),
+        "group_lag_mean": float(group_lag.mean()),
+        "group_lag_max": int(group_lag.max()),
+        "versions_max": int(column["versions"].max()),
+        "versions_mean": float(column["versions"].mean()),
+        "multi_version_samples": int((column["versions"] > 1).sum()),
+    }
+
+
+def observe_step(record: Mapping[str, Any], table: Floats) -> None:
+    """Counts a step that was trained for the first time in this process's metrics.
+
+    Args:
+        record: the step's line in `steps.jsonl`.
+        table: float64 (groups, group_size, columns), the sum of all ranks' tables.
+    """
+    catalog.STEPS.inc()
+    for part in PARTS:
+        catalog.STEP_SECONDS.inc(record[f"{part}_seconds"], part=part)
+    catalog.TRAINED_TOKENS.inc(record["trained_tokens"])
+    catalog.MASKED_TOKENS.inc(record["masked_tokens"])
+    for row in table.reshape(-1, len(COLUMNS)):
+        catalog.TOKEN_LAG.observe(row[_LAG_SUM] / max(row[_GENERATED], 1.0))
+    for v0 in record["group_v0"]:
+        catalog.GROUP_LAG.observe(record["step"] - 1 - v0)
+    catalog.REWARD_MEAN.set(record["reward_mean"])
+    catalog.GRAD_NORM.set(record["grad_norm"])
+    # A step without a sample of the newest version has no such difference; the gauge keeps the last one.
+    if not math.isnan(record["log_prob_difference"]):
+        catalog.LOG_PROB_DIFFERENCE.set(record["log_prob_difference"])

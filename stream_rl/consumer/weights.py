@@ -1,0 +1,85 @@
+"""Published weights on disk: one Hugging Face folder a version, for engines that load from a path they share.
+
+    weights/.static/       config, tokenizer: written once
+    weights/40.1/          model.safetensors, and links to the static files
+
+Invariants: a version's folder appears by one rename, whole; no folder that an engine may still load is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor, dtype
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
+
+from stream_rl.consumer.checkpoint import publish_folder
+from stream_rl.consumer.model import Policy, full_tensors
+from stream_rl.errors import ModelError
+from stream_rl.sample import WeightVersion
+
+_STATIC = ".static"
+
+
+class WeightFolders:
+    """The folders of published versions. Only rank 0 touches the disk; every rank takes part in the gathering."""
+
+    def __init__(self, folder: Path, policy: Policy, dtype: dtype, model_path: str) -> None:
+        """Writes config and tokenizer. Raises ModelError when the model has no tokenizer."""
+        self.folder = folder
+        self._policy = policy
+        self._dtype = dtype
+        if dist.get_rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_static(folder / _STATIC, policy.language_model, model_path, dtype)
+
+    def write(self, version: WeightVersion) -> Path:
+        """Writes the policy's weights as they are now. A collective. Returns the version's folder."""
+        final = self.folder / str(version)
+        self.write_to(final)
+        return final
+
+    def write_to(self, final: Path) -> None:
+        """Writes the policy as a whole Hugging Face folder to any place on the same disk. A collective."""
+        tensors = gather(self._policy, self._dtype)
+        if dist.get_rank() == 0:
+            partial = final.parent / f".partial-{final.name}"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+            for path in (self.folder / _STATIC).iterdir():
+                os.link(path, partial / path.name)
+            publish_folder(partial, final)
+
+    def prune(self, needed: Collection[WeightVersion]) -> None:
+        """Removes every version's folder but the needed ones. Rank 0 only."""
+        keep = {str(version) for version in needed}
+        for path in self.folder.iterdir():
+            if path.name not in keep and path.name != _STATIC:
+                shutil.rmtree(path)
+
+
+def gather(policy: Policy, dtype: dtype) -> dict[str, Tensor]:
+    """Every weight, whole, on rank 0's CPU; empty on the other ranks. A collective."""
+    here = dist.get_rank() == 0
+    return {name: tensor.cpu().contiguous() for name, tensor in full_tensors(policy, dtype) if here}
+
+
+def _write_static(folder: Path, model: PreTrainedModel, model_path: str, dtype: dtype) -> None:
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model.path={model_path!r} has no tokenizer that loads: {error}") from error
+    tokenizer.save_pretrained(partial)
+    config = type(model.config).from_dict({**model.config.to_dict(), "dtype": str(dtype).removeprefix("torch.")})
+    config.save_pretrained(partial)
+    if isinstance(model.generation_config, GenerationConfig):
+        model.generation_config.save_pretrained(partial)
+    publish_folder(partial, folder)

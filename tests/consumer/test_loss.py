@@ -1,0 +1,73 @@
+"""Losses against scalar arithmetic that is written down a second time, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream_rl.consumer.loss import log_probs_and_entropy, ppo_clip, truncated_importance
+
+NATS = st.floats(-5, 0)
+ADVANTAGE = st.floats(-3, 3)
+
+
+def clip_by_cases(log_prob: float, rollout: float, advantage: float, low: float, high: float) -> float:
+    """The clipped loss as the paper tells it: an improvement beyond the bound is worth no more than the bound."""
+    ratio = math.exp(log_prob - rollout)
+    if advantage >= 0:
+        return -min(ratio, 1 + high) * advantage
+    return -max(ratio, 1 - low) * advantage
+
+
+@given(NATS, NATS, ADVANTAGE, st.floats(0.05, 0.5), st.floats(0.05, 0.5))
+def test_clip_equals_the_cases(log_prob: float, rollout: float, advantage: float, low: float, high: float) -> None:
+    tensors = [torch.tensor([value], dtype=torch.float64) for value in (log_prob, rollout, advantage)]
+    result = ppo_clip(*tensors, clip_low=low, clip_high=high)
+    assert float(result.loss) == pytest.approx(clip_by_cases(log_prob, rollout, advantage, low, high), abs=1e-12)
+    assert float(result.ratio) == pytest.approx(math.exp(log_prob - rollout))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "clipped"),
+    [(1.5, 1.0, True), (0.5, 1.0, False), (1.5, -1.0, False), (0.5, -1.0, True), (1.0, 1.0, False), (1.25, 1.0, False)],
+)
+def test_a_clipped_token_has_no_gradient(ratio: float, advantage: float, clipped: bool) -> None:
+    log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
+    result = ppo_clip(log_prob, torch.zeros(1), torch.tensor([advantage]), clip_low=0.2, clip_high=0.3)
+    (gradient,) = torch.autograd.grad(result.loss.sum(), log_prob)
+    assert bool(result.clipped) is clipped
+    assert float(gradient) == pytest.approx(0.0 if clipped else -ratio * advantage)
+
+
+@given(st.lists(st.floats(-4, 4), min_size=2, max_size=6), st.floats(0.3, 2.0), st.data())
+def test_log_probs_and_entropy_are_of_the_tempered_distribution(
+    logits: list[float], temperature: float, data: st.DataObject
+) -> None:
+    target = data.draw(st.integers(0, len(logits) - 1))
+    weights = [math.exp(logit / temperature) for logit in logits]
+    shares = [weight / sum(weights) for weight in weights]
+    wide = [torch.tensor(values, dtype=torch.float64) for values in ([logits], [temperature])]
+    log_prob, entropy = log_probs_and_entropy(wide[0], torch.tensor([target]), wide[1])
+    assert float(log_prob) == pytest.approx(math.log(shares[target]), abs=1e-6)
+    assert float(entropy) == pytest.approx(-sum(share * math.log(share) for share in shares), abs=1e-6)
+
+
+def test_half_precision_logits_are_widened_first() -> None:
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    targets, temperatures = torch.tensor([1, 2, 3]), torch.ones(3)
+    half = log_probs_and_entropy(logits, targets, temperatures)
+    wide = log_probs_and_entropy(logits.double(), targets, temperatures.double())
+    for narrow, exact in zip(half, wide, strict=True):
+        assert narrow.dtype == torch.float32
+        torch.testing.assert_close(narrow.double(), exact, atol=1e-5, rtol=1e-5)
+
+
+def test_importance_weights_are_capped_and_carry_no_gradient() -> None:
+    start = torch.tensor([-1.0, -1.0, -3.0], requires_grad=True)
+    weights = truncated_importance(start, torch.tensor([-1.0, -4.0, -1.0]), cap=2.0)
+    torch.testing.assert_close(weights, torch.tensor([1.0, 2.0, math.exp(-2.0)]))
+    assert not weights.requires_grad
