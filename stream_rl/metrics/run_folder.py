@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,11 +50,11 @@ class RunRecords:
         """
         folder = Path(folder)
         config = Config.load(folder / "config.yaml")
-        positions: dict[str, dict[int, LoggedTurn]] = {}
+        logged: dict[str, list[tuple[float, int, LoggedTurn]]] = defaultdict(list)
         seconds: dict[str, list[float]] = {part: [] for part in TURN_PARTS}
         for record in turn_records(folder):
-            logged = LoggedTurn(record["turn"], record["generated"], tuple(record["versions"]))
-            positions.setdefault(record["sample"], {})[record["position"]] = logged
+            turn = LoggedTurn(record["turn"], record["generated"], tuple(record["versions"]))
+            logged[record["sample"]].append((record["time"], record["position"], turn))
             for part, values in seconds.items():
                 values.append(record[part])
         return cls(
@@ -61,9 +62,19 @@ class RunRecords:
             summary=read_summary(folder),
             steps=surviving_steps(folder),
             samples=ended_samples(folder),
-            trajectories={sample: [turns[at] for at in sorted(turns)] for sample, turns in positions.items()},
+            trajectories={sample: _surviving(turns) for sample, turns in logged.items()},
             turn_seconds=seconds,
         )
+
+
+def _surviving(logged: Sequence[tuple[float, int, LoggedTurn]]) -> list[LoggedTurn]:
+    """A record at a position replaces whatever was logged at it and after it: the sample was restarted."""
+    kept: list[tuple[int, LoggedTurn]] = []
+    for _, position, turn in sorted(logged):
+        while kept and kept[-1][0] >= position:
+            kept.pop()
+        kept.append((position, turn))
+    return [turn for _, turn in kept]
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -86,12 +86,13 @@ def step_figures(steps: Sequence[Record]) -> dict[str, Any]:
 def lost_turns(turns: Iterable[Record], ended: Iterable[Record], journal: Mapping[str, int]) -> int:
     """Turns that a producer logged as acknowledged, and that neither an ended sample nor an open journal holds.
 
-    A sample that was restarted ended once with the turns it had then: the longest of its records covers them.
+    A sample that was restarted ended once with the turns it had then: the longest of its records covers them. A turn
+    that was cut and logged in part counts when it is complete.
     """
     held: dict[str, int] = dict(journal)
     for record in ended:
         held[record["sample"]] = max(held.get(record["sample"], 0), record["turns"])
-    acknowledged = {(record["sample"], record["turn"]) for record in turns}
+    acknowledged = {(record["sample"], record["turn"]) for record in turns if record["complete"]}
     return sum(1 for sample, turn in acknowledged if turn >= held.get(sample, 0))
 
 

@@ -88,7 +88,7 @@ def turn_record(group: int, index: int, turn: int, versions: list[str], number: 
     """One line of turns/PRODUCER.jsonl with every field."""
     return {
         "time": 1.75e9 + 0.1 * number + 0.03 * turn, "sample": f"{group}-{index}", "group": group, "index": index,
-        "attempt": 0, "turn": turn, "position": turn + 1, "generated": 2, "observation": 3, "versions": versions,
+        "attempt": 0, "turn": turn, "complete": True, "position": turn + 1, "generated": 2, "observation": 3, "versions": versions,
         "generate_seconds": 0.02 + 0.001 * (number % 7), "queue_seconds": 0.001, "env_seconds": 0.0001,
         "encode_seconds": 0.0002, "commit_seconds": 0.0005, "env_retries": 0, "reward": 0.0, "finish_reason": "stop",
         "environment": "guess_number",

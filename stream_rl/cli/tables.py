@@ -1,0 +1,111 @@
+"""What `status` and the end of `train` show: pure functions from a run's state to rich tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from stream_rl.config import Config
+
+if TYPE_CHECKING:
+    from stream_rl.buffer import RunSnapshot
+
+SPARKS = "▁▂▃▄▅▆▇█"
+SHOWN_STEPS = 60
+
+
+def live_view(
+    config: Config, snapshot: RunSnapshot, steps: Sequence[Mapping[str, Any]], metrics_url: str | None
+) -> RenderableType:
+    """A run whose buffer answers; `metrics_url` is the supervisor's, None when the supervisor is gone."""
+    rules = snapshot.rules
+    groups = {name: getattr(snapshot, name) for name in ("admitted", "trained", "filtered", "dead_lettered", "live")}
+    samples = {name: getattr(snapshot, name) for name in ("pending", "leased", "resumable")}
+    turns = {"committed": snapshot.committed_turns, "refused commits": snapshot.refused_commits}
+    return Group(
+        _headline(config, snapshot, supervised=metrics_url is not None),
+        rewards_line(steps),
+        Columns(
+            [
+                counts_table("groups", {**groups, "of them complete": snapshot.complete}),
+                counts_table("samples", {**samples, "resumed": snapshot.resumes, "refilled": snapshot.refills}),
+                counts_table("turns", turns),
+                counts_table("recoveries", dict(snapshot.recoveries)),
+                counts_table("knobs", {k: getattr(rules, k) for k in ("run_ahead", "max_staleness", "max_lag")}),
+            ]
+        ),
+        _processes(snapshot, metrics_url),
+    )
+
+
+def ended_view(config: Config, summary: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """A run whose buffer is gone: its summary, or that it has none."""
+    head = Text.assemble((config.name, "bold"), "  not running")
+    if not summary:
+        return Group(head, rewards_line(steps), Text("no summary: the run was stopped before it could write one"))
+    return Group(head, rewards_line(steps), summary_table(summary))
+
+
+def rewards_line(steps: Sequence[Mapping[str, Any]]) -> Text:
+    """The last steps' rewards as a line of bars, on the scale of those shown."""
+    rewards = [float(step["reward_mean"]) for step in steps[-SHOWN_STEPS:]]
+    if not rewards:
+        return Text("no step yet", style="dim")
+    low, high = min(rewards), max(rewards)
+    places = [round((reward - low) / (high - low or 1.0) * (len(SPARKS) - 1)) for reward in rewards]
+    bars = "".join(SPARKS[place] for place in places)
+    return Text.assemble("reward ", (bars, "blue"), f"  last {rewards[-1]:.3f}, from {low:.3f} to {high:.3f}")
+
+
+def counts_table(title: str, counts: Mapping[str, Any]) -> Table:
+    """Names and numbers under a title."""
+    table = Table(title=title, title_justify="left", show_header=False, title_style="bold")
+    table.add_column()
+    table.add_column(justify="right")
+    for name, count in counts.items():
+        table.add_row(name.replace("_", " ") if title != "knobs" else name, str(count))
+    return table
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """The figures of summary.json."""
+    table = Table(title="summary", title_justify="left", show_header=False, title_style="bold")
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in summary.items():
+        table.add_row(name, _text(value))
+    return table
+
+
+def _headline(config: Config, snapshot: RunSnapshot, supervised: bool) -> Text:
+    total = snapshot.rules.total_groups // snapshot.rules.groups_per_step
+    state = str(snapshot.state) if supervised else f"{snapshot.state}, but its supervisor is gone: train with --resume"
+    return Text.assemble((config.name, "bold"), f"  {state}  step {snapshot.ledger_steps} of {total}")
+
+
+def _processes(snapshot: RunSnapshot, metrics_url: str | None) -> Table:
+    table = Table(title="processes", title_justify="left", title_style="bold")
+    for column in ("name", "host", "pid", "state", "weights", "metrics"):
+        table.add_column(column)
+    if metrics_url is not None and all(process.kind != "supervisor" for process in snapshot.processes):
+        table.add_row("supervisor", "", "", "", "", metrics_url)
+    for process in snapshot.processes:
+        if process.kind != "engine":
+            table.add_row(process.name, process.host, str(process.pid), "", "", process.metrics_url)
+    for engine in snapshot.engines:
+        version = "–" if engine.version is None else str(engine.version)
+        table.add_row(engine.engine_id, engine.url, str(engine.pid or "–"), engine.state, version, "")
+    return table
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {count}" for name, count in value.items())
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "–" if value is None else f"{value:,}"
