@@ -91,7 +91,8 @@ class EngineClient:
 
         Raises:
             EngineRejected: also for an id outside the vocabulary or a request longer than the context.
-            EngineError: the answer contradicts itself, or the engine has been given no weight version.
+            EngineUnavailable: also when the engine has been given no weight version yet.
+            EngineError: the answer contradicts itself.
         """
         check_ids(input_ids, self.vocab_size)
         name = rid or uuid.uuid4().hex

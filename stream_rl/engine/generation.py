@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stream_rl.errors import EngineError, EngineRejected
+from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable
 from stream_rl.sample import Float32, Int32, VersionSpan, WeightVersion
 
 __all__ = ["Generation", "SamplingParams", "check_ids", "decode_generation", "encode_request"]
@@ -93,7 +93,8 @@ def decode_generation(answer: Mapping[str, Any]) -> Generation:
     """The inverse for `/generate`'s answer.
 
     Raises:
-        EngineError: ids and log-probs disagree, or the weights have no version because none was published.
+        EngineError: ids, log-probs and spans disagree.
+        EngineUnavailable: the weights have no version: the engine started, and nothing was published to it since.
     """
     meta = answer["meta_info"]
     tokens = np.array(answer["output_ids"], np.int32)
@@ -119,7 +120,7 @@ def _spans(given: Sequence[Mapping[str, Any]], version: str, length: int) -> tup
     try:
         spans = tuple(VersionSpan(span["start"], span["end"], WeightVersion.parse(span["version"])) for span in whole)
     except ValueError as error:
-        raise EngineError(f"the engine's weights have no version yet ({version!r}): publish one first") from error
+        raise EngineUnavailable(f"the engine's weights have no version yet ({version!r}): publish one first") from error
     joined = all(left.end == right.start for left, right in itertools.pairwise(spans))
     if not joined or spans[0].start != 0 or spans[-1].end != length:
         raise EngineError(f"the engine's version spans {whole} do not cover {length} tokens")

@@ -1,0 +1,177 @@
+"""Several engines as one: where each request goes, and what happens to it when its engine dies.
+
+    session's engine serves, not overloaded ──► stays: its prefix is cached there
+    else                                    ──► the engine with the fewest requests of ours
+    no answer from it                       ──► passed over for a while; the request goes to another
+    no engine                               ──► waits for one, until the deadline
+
+The fleet is told which engines serve (`refresh`); it asks nobody. An engine that is no longer named gives up its
+requests, and they go to others. Loads are this process's own: every producer balances what it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stream_rl.engine.client import EngineClient
+from stream_rl.engine.generation import Generation, SamplingParams
+from stream_rl.errors import EngineUnavailable
+from stream_rl.sample import Int32
+
+__all__ = ["Fleet", "choose"]
+
+SESSIONS_REMEMBERED = 16384
+# A session stays with its engine while that has at most this many requests more than twice the least loaded.
+SLACK = 16
+
+
+@dataclass(eq=False, slots=True)
+class _Engine:
+    engine_id: str
+    client: EngineClient
+    calls: set[asyncio.Task[Generation]] = field(default_factory=set)
+    passed_over_until: float = 0.0
+    gone: bool = False
+
+
+class Fleet:
+    """Sends generations to whichever engine suits. For one event loop; close it at the end.
+
+    Args:
+        vocab_size: of the served model.
+        timeout: seconds that one `generate` may take, waiting for an engine and retries included.
+        pass_over: seconds for which an engine that did not answer gets no requests.
+        attempts: connection attempts on one engine before the request goes to another.
+    """
+
+    def __init__(self, *, vocab_size: int, timeout: float = 600.0, pass_over: float = 5.0, attempts: int = 3) -> None:
+        self._vocab_size = vocab_size
+        self._timeout = timeout
+        self._pass_over = pass_over
+        self._attempts = attempts
+        self._engines: dict[str, _Engine] = {}
+        self._sessions: OrderedDict[str, str] = OrderedDict()
+        self._running: dict[str, _Engine] = {}
+        self._changed = asyncio.Event()
+
+    async def refresh(self, engines: Iterable[tuple[str, str]]) -> None:
+        """Sets which engines serve, as (engine id, url). Known ones keep their connections and sessions."""
+        named = dict(engines)
+        gone = [engine for name, engine in self._engines.items() if named.get(name) != engine.client.url]
+        for engine in gone:
+            del self._engines[engine.engine_id]
+            engine.gone = True
+            for call in engine.calls:
+                call.cancel()
+        for name in named.keys() - self._engines.keys():
+            client = EngineClient(named[name], vocab_size=self._vocab_size, attempts=self._attempts)
+            self._engines[name] = _Engine(name, client)
+        self._changed.set()
+        for engine in gone:
+            await engine.client.close()
+
+    async def close(self) -> None:
+        """Gives up every request and closes all connections."""
+        await self.refresh([])
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Ids of the engines that serve."""
+        return tuple(self._engines)
+
+    async def generate(
+        self,
+        session_id: str,
+        input_ids: Int32,
+        sampling: SamplingParams,
+        *,
+        extra_key: str | None = None,
+        rid: str | None = None,
+    ) -> Generation:
+        """`EngineClient.generate` on the session's engine, or on another.
+
+        Raises:
+            EngineUnavailable: the deadline is over; the message has what the last engine said.
+            EngineRejected: the request itself is wrong.
+            EngineError: an engine's answer contradicts itself.
+        """
+        last: EngineUnavailable | None = None
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    engine = await self._engine_for(session_id)
+                    try:
+                        return await self._call(engine, input_ids, sampling, extra_key, rid)
+                    except EngineUnavailable as error:
+                        last = error
+                        engine.passed_over_until = asyncio.get_running_loop().time() + self._pass_over
+        except TimeoutError as error:
+            known = f"the last fault: {last}" if last else f"{len(self._engines)} engines serve"
+            raise EngineUnavailable(f"no engine answered in {self._timeout:g} s; {known}") from error
+
+    async def abort(self, rid: str) -> None:
+        """Ends one request, which then returns what it has. Nothing happens if it is over, or waits for an engine."""
+        if (engine := self._running.get(rid)) is not None:
+            await engine.client.abort(rid)
+
+    async def _call(
+        self, engine: _Engine, input_ids: Int32, sampling: SamplingParams, extra_key: str | None, rid: str | None
+    ) -> Generation:
+        call = asyncio.create_task(
+            engine.client.generate(input_ids, sampling, extra_key=extra_key, rid=rid, timeout=self._timeout)
+        )
+        engine.calls.add(call)
+        if rid is not None:
+            self._running[rid] = engine
+        try:
+            return await call
+        except asyncio.CancelledError:
+            # Either this coroutine is cancelled, or the engine left and its calls were.
+            task = asyncio.current_task()
+            if engine.gone and task is not None and not task.cancelling():
+                raise EngineUnavailable(f"engine {engine.client.url} left the run") from None
+            raise
+        finally:
+            engine.calls.discard(call)
+            if rid is not None:
+                del self._running[rid]
+
+    async def _engine_for(self, session_id: str) -> _Engine:
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            usable = {name: engine for name, engine in self._engines.items() if engine.passed_over_until <= now}
+            if usable:
+                loads = {name: len(engine.calls) for name, engine in usable.items()}
+                name = choose(loads, self._sessions.get(session_id))
+                self._remember(session_id, name)
+                return usable[name]
+            self._changed.clear()
+            back = min((engine.passed_over_until for engine in self._engines.values()), default=None)
+            try:
+                async with asyncio.timeout_at(back):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _remember(self, session_id: str, engine_id: str) -> None:
+        self._sessions[session_id] = engine_id
+        self._sessions.move_to_end(session_id)
+        if len(self._sessions) > SESSIONS_REMEMBERED:
+            self._sessions.popitem(last=False)
+
+
+def choose(loads: Mapping[str, int], current: str | None) -> str:
+    """The engine for a session: `current` while it serves and is not overloaded, else the least loaded.
+
+    Args:
+        loads: requests under way by engine id, for each engine that serves; not empty.
+    """
+    least = min(loads, key=lambda name: (loads[name], name))
+    if current is not None and loads.get(current, math.inf) <= 2 * loads[least] + SLACK:
+        return current
+    return least
