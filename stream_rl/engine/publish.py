@@ -1,0 +1,145 @@
+"""New weights for every engine, while their requests wait half done.
+
+    pause (retract) ─► load version T ─► flush ─► continue ─► does it say T?        all engines at once, one deadline
+
+Under `retract` with a flush everything is prefilled again by the new weights, so no token is ever computed from a cache
+of older ones. An engine that fails is reported and the others go on; whoever publishes keeps it from serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stream_rl.engine.client import EngineClient
+from stream_rl.errors import EngineError, EngineRejected, WeightUpdateFailed
+from stream_rl.metrics import catalog
+from stream_rl.sample import WeightVersion
+
+__all__ = ["GROUP", "EngineUpdate", "WeightPublisher", "confirm", "count", "failure", "resume", "unless_absent"]
+
+log = logging.getLogger(__name__)
+
+GROUP = "stream_rl"
+RESUME_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUpdate:
+    """What became of one engine's update: the seconds it took, and why it failed, if it did."""
+
+    engine_id: str
+    seconds: float
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the engine serves the new version."""
+        return self.error is None
+
+
+class WeightPublisher:
+    """Publishes from a folder that the engines can read. For one event loop; close it at the end.
+
+    Args:
+        timeout: seconds that one engine's update may take.
+    """
+
+    def __init__(self, *, timeout: float = 60.0) -> None:
+        self.timeout = timeout
+        self._clients: dict[str, EngineClient] = {}
+
+    async def publish(
+        self, engines: Iterable[tuple[str, str]], version: WeightVersion, path: Path
+    ) -> list[EngineUpdate]:
+        """Gives every engine (engine id, url) the weights in the Hugging Face folder `path`, as `version`.
+
+        Returns one result for each engine, in their order; raises nothing for an engine's failure.
+        """
+
+        async def load(client: EngineClient) -> None:
+            try:
+                await client.pause("retract", timeout=self.timeout)
+                await client.update_weights_from_disk(path, version, timeout=self.timeout)
+            finally:
+                await client.continue_(timeout=RESUME_SECONDS)
+            await confirm(client, version)
+
+        updates = await self._on_each(engines, load)
+        count(updates)
+        return updates
+
+    async def recover(self, engines: Iterable[tuple[str, str]]) -> list[EngineUpdate]:
+        """Puts in order what a trainer that died in the middle of an update left behind: a group, an open bracket, a
+        pause. Harmless on an engine that is in order."""
+
+        async def tidy(client: EngineClient) -> None:
+            await unless_absent(client.destroy_weights_group(GROUP, timeout=self.timeout))
+            await resume(client)
+
+        return await self._on_each(engines, tidy)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        for client in self._clients.values():
+            await client.close()
+
+    def client(self, url: str) -> EngineClient:
+        """The connection to one engine; it sends no tokens, so it needs no vocabulary."""
+        if url not in self._clients:
+            self._clients[url] = EngineClient(url, vocab_size=1, attempts=3)
+        return self._clients[url]
+
+    async def _on_each(
+        self, engines: Iterable[tuple[str, str]], act: Callable[[EngineClient], Awaitable[None]]
+    ) -> list[EngineUpdate]:
+        async def one(engine_id: str, url: str) -> EngineUpdate:
+            started = time.monotonic()
+            error = await failure(act(self.client(url)), self.timeout)
+            return EngineUpdate(engine_id, time.monotonic() - started, error)
+
+        return await asyncio.gather(*(one(engine_id, url) for engine_id, url in engines))
+
+
+async def failure(action: Awaitable[None], timeout: float) -> str | None:
+    """Why `action` failed, by an engine's fault or after `timeout` seconds; None if it did not."""
+    try:
+        async with asyncio.timeout(timeout):
+            await action
+    except EngineError as error:
+        return str(error)
+    except TimeoutError:
+        return f"not done in {timeout:g} s"
+    return None
+
+
+def count(updates: Iterable[EngineUpdate]) -> None:
+    """Observes the seconds of the updates that succeeded."""
+    for update in updates:
+        if update.ok:
+            catalog.PUBLISH_SECONDS.observe(update.seconds, engine=update.engine_id)
+
+
+async def confirm(client: EngineClient, version: WeightVersion) -> None:
+    """Raises WeightUpdateFailed when the engine does not say that it serves `version`."""
+    served = await client.weight_version()
+    if served != version:
+        raise WeightUpdateFailed(f"engine {client.url} serves version {served} after an update to {version}")
+
+
+async def resume(client: EngineClient) -> None:
+    """Closes an open bracket, if there is one, and lets generation go on."""
+    await unless_absent(client.end_weight_update(timeout=RESUME_SECONDS))
+    await client.continue_(timeout=RESUME_SECONDS)
+
+
+async def unless_absent(undo: Awaitable[None]) -> None:
+    """Awaits a call that undoes something; an engine with nothing to undo answers 4xx, and that is as good."""
+    try:
+        await undo
+    except EngineRejected as error:
+        log.debug("nothing to undo: %s", error)
