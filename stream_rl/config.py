@@ -55,13 +55,13 @@ class EnvironmentConfig(_Settings):
     max_env_retries_per_sample: int = Field(10, ge=0)
     """Infrastructure errors forgiven in one sample."""
     max_parse_failures: int = Field(3, ge=0)
-    """Actions that the environment cannot parse before the episode stops with `parse_failures`."""
+    """Actions that the environment cannot parse, forgiven in one episode; one more stops it with `parse_failures`."""
     executor_threads: int = Field(32, gt=0)
     """Threads for synchronous environments: a step that blocks holds one of these, never the event loop."""
 
 
 class DataConfig(_Settings):
-    """Where prompts come from. Without `path` the environment's own generator gives them (`prompts(seed, index)`)."""
+    """Where prompts come from. Without `path` the environment's own `prompt(seed, index, args)` gives them."""
 
     path: str | None = None
     """A .jsonl or .parquet file; each row is one prompt."""
@@ -85,7 +85,7 @@ class RolloutConfig(_Settings):
     max_turns: int = Field(4, gt=0)
     """Interactions per episode; then it stops with `max_turns`."""
     max_turn_len: int = Field(256, gt=0)
-    """Tokens the model may write in one turn; a turn cut here ends the episode with `max_turn_len`."""
+    """Tokens the model may write in one turn, end token included. A turn cut here ends the episode, unheard."""
     max_response_len: int = Field(4096, gt=0)
     """Tokens of the whole response, observations included, prompt excluded."""
     max_context_len: int = Field(4096, gt=0)
@@ -133,12 +133,14 @@ class EngineConfig(_Settings):
     """Servers to start."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where started servers run."""
-    port: int | None = None
+    port: int | None = Field(None, gt=0, lt=65536)
     """First port of the started servers; empty: free ones are chosen."""
     max_running_requests: int = Field(128, gt=0)
     """Requests that one server decodes at once."""
     max_total_tokens: int = Field(65536, gt=0)
     """Tokens in one server's KV pool (CPU; on GPUs memory decides)."""
+    threads: int = Field(1, gt=0)
+    """CPU threads of one server; 1 is best for tiny models, all cores from about 100M parameters on."""
     extra_args: list[str] = Field(default_factory=list)
     """Further arguments for `sglang.launch_server`."""
     weight_transfer: Literal["disk", "distributed"] = "disk"
@@ -190,6 +192,8 @@ class TrainerConfig(_Settings):
     """Trainer ranks (FSDP shards)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the trainer computes."""
+    threads: int = Field(1, gt=0)
+    """CPU threads of one rank; 1 is best for tiny models, all cores from about 100M parameters on."""
     learning_rate: float = Field(1e-6, gt=0)
     """AdamW's."""
     warmup_steps: int = Field(0, ge=0)
@@ -236,7 +240,7 @@ class MetricsConfig(_Settings):
 
     host: str = "127.0.0.1"
     """Address that the /metrics servers listen on."""
-    port: int | None = None
+    port: int | None = Field(None, gt=0, lt=65536)
     """The supervisor's /metrics port; empty: a free one. The other processes always take free ones."""
     turn_log: bool = True
     """Write one JSON line per committed turn into RUN/turns/."""
@@ -248,7 +252,9 @@ class SupervisionConfig(_Settings):
     max_deaths_without_progress: int = Field(3, gt=0)
     """Deaths of one process kind without a training step between them that stop the run."""
     heartbeat: float = Field(0.5, gt=0)
-    """Seconds between two looks at the processes."""
+    """Seconds between two looks at the run."""
+    ray_address: str = "local"
+    """Ray cluster that the processes run on; `local` starts one on this machine for the run."""
 
 
 class Config(_Settings):

@@ -117,7 +117,7 @@ class EnvError(StreamRLError):
 class EnvInfraError(EnvError):
     """Infrastructure failed (time-out, network, crash): retried under a budget, never scored.
 
-    `cause` labels the metric of retries: "infra", "timeout", or "unknown" for an exception without a name here.
+    `cause` labels the metric of retries: "infra", "timeout", "reward", or "unknown" for an exception without a name.
     """
 
     def __init__(self, message: str, cause: str = "infra") -> None:

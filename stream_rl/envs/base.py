@@ -1,0 +1,103 @@
+"""What a world must offer to an agent: `reset`, `step`, `close`, and optionally a way to come back.
+
+An environment module has `build_env(sample=None, args=None, **_)` that returns one environment for one episode.
+Any object with these methods will do; `BaseInteractionEnv` only saves typing. Each method may be sync (it then runs
+in a thread, so it may block) or async (it then runs in the event loop, so it must not).
+
+    observation   a mapping: `obs_str` (text), optionally `role` ("user") and `multi_modal_data` ({"images": [...]})
+    info          a mapping: `reward` (float, summed over the turns of an episode), and whatever else is of interest
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Observation = Mapping[str, Any]
+Info = Mapping[str, Any]
+Message = Mapping[str, Any]
+
+
+class ResumeClass(enum.StrEnum):
+    """How an environment comes back after its process died or a step failed."""
+
+    SNAPSHOT = "snapshot"
+    REPLAY = "replay"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSample:
+    """What `build_env` is told about the sample it acts for."""
+
+    prompt: Any
+    label: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class BaseInteractionEnv:
+    """Base of an environment for one episode.
+
+    An environment that also has `state_dict() -> mapping` (plain JSON values) and `load_state_dict(state)` resumes
+    from a snapshot; `load_state_dict` is called on a freshly built environment, without `reset`. One that sets
+    `deterministic = True` is resumed by playing its recorded actions again. Any other starts its episode again.
+    """
+
+    deterministic: bool = False
+    """Equal actions give equal observations."""
+
+    def reset(self) -> tuple[Observation, Info] | Awaitable[tuple[Observation, Info]]:
+        """Starts the episode. An observation that is not empty becomes a message after the prompt."""
+        raise NotImplementedError
+
+    def step(self, response_text: str) -> tuple[Observation, bool, Info] | Awaitable[tuple[Observation, bool, Info]]:
+        """Acts, and returns (observation, done, info).
+
+        Raises:
+            ActionError: the text is no action; the episode goes on with the error's message as observation.
+            EnvInfraError: the world failed; the step is repeated after the state was restored.
+            EnvFatalError: the episode cannot go on.
+        """
+        raise NotImplementedError
+
+    def cut(self, response_text: str) -> Info | Awaitable[Info]:
+        """Scores a last response that was cut by a length budget, by `info["reward"]`; the episode is over.
+
+        A cut response is no action, so it is not stepped. Where an unfinished answer counts, score it here.
+        """
+        return {}
+
+    def format_observation(self, observation: Observation) -> Message:
+        """The chat message that shows an observation to the model."""
+        return format_observation(observation)
+
+    def close(self) -> Awaitable[None] | None:
+        """Frees what the environment holds. Called once, also after failures."""
+        return None
+
+
+def format_observation(observation: Observation) -> Message:
+    """A message of `obs_str` and the images of `multi_modal_data`, from `role` ("user" where none is given)."""
+    role = observation.get("role", "user")
+    text = str(observation.get("obs_str", ""))
+    images = (observation.get("multi_modal_data") or {}).get("images") or ()
+    if not images:
+        return {"role": role, "content": text}
+    parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
+    if text:
+        parts.append({"type": "text", "text": text})
+    return {"role": role, "content": parts}
+
+
+def is_empty(observation: Observation | None) -> bool:
+    """Whether there is nothing to show to the model."""
+    return not observation or not (observation.get("obs_str") or observation.get("multi_modal_data"))
+
+
+def resume_class(env: object) -> ResumeClass:
+    """How this environment comes back, by what it implements."""
+    if callable(getattr(env, "state_dict", None)) and callable(getattr(env, "load_state_dict", None)):
+        return ResumeClass.SNAPSHOT
+    return ResumeClass.REPLAY if getattr(env, "deterministic", False) else ResumeClass.RESTART

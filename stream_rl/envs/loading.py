@@ -1,0 +1,67 @@
+"""Finds an environment by its short name or module path. Whatever is wrong with it is one `EnvironmentLoadError`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stream_rl.errors import EnvironmentLoadError
+
+SHIPPED = ("arithmetic", "guess_number", "reasoning_gym")
+
+PromptGenerator = Callable[[int, int, Any], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentModule:
+    """A loaded environment.
+
+    name       short name: the label of its metrics
+    build_env  `build_env(sample=EnvSample, args=namespace)` makes one environment for one episode
+    prompt     `prompt(seed, index, args) -> {"prompt": ..., "label": ...}`, or None where only a dataset has prompts
+    """
+
+    name: str
+    build_env: Callable[..., Any]
+    prompt: PromptGenerator | None = None
+
+
+def load_environment(path: str) -> EnvironmentModule:
+    """Imports the environment that `environment.path` names.
+
+    Raises:
+        EnvironmentLoadError: no such module, its import fails, or it has no `build_env`.
+    """
+    full = f"stream_rl.envs.{path}" if path in SHIPPED else path
+    if path not in SHIPPED and not _exists(full):
+        raise EnvironmentLoadError(f"environment.path={path!r} is no module: {_hint(path)}")
+    try:
+        module = importlib.import_module(full)
+    except Exception as error:  # a user's module may raise anything when it is imported
+        raise EnvironmentLoadError(f"environment.path={path!r} cannot be imported: {_first_line(error)}") from error
+    build_env = getattr(module, "build_env", None)
+    if not callable(build_env):
+        raise EnvironmentLoadError(f"environment.path={path!r} has no build_env(sample=None, args=None, **_): add it")
+    return EnvironmentModule(path.rpartition(".")[2], build_env, getattr(module, "prompt", None))
+
+
+def _exists(path: str) -> bool:
+    try:
+        return importlib.util.find_spec(path) is not None
+    except (ImportError, ValueError):  # a parent package is missing, or the name is malformed
+        return False
+
+
+def _hint(path: str) -> str:
+    near = difflib.get_close_matches(path, SHIPPED, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"give a module that Python can import, or one that ships: {', '.join(SHIPPED)}"
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,0 +1,1 @@
+"""Producers: resumable turn loops between the buffer, the environments and the engines."""

@@ -1,0 +1,46 @@
+"""What an episode may still spend: always a cap minus what was spent, so that a resume never starts a budget again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stream_rl.config import RolloutConfig
+from stream_rl.sample import Sample, StopReason
+
+
+class Room(NamedTuple):
+    """Tokens that the next generation may have, and the reason to give when it is cut there."""
+
+    tokens: int
+    reason: StopReason
+
+
+def open_length(sample: Sample) -> int:
+    """Tokens that the turn under way has already, from records that were cut."""
+    return sum(len(turn.generated) for turn in sample.turns if turn.index == sample.next_turn)
+
+
+def room(sample: Sample, limits: RolloutConfig) -> Room:
+    """The tightest of the three token budgets. The response's budget does not contain the prompt."""
+    spent = sample.response_length
+    rooms = (
+        Room(limits.max_turn_len - open_length(sample), StopReason.MAX_TURN_LEN),
+        Room(limits.max_response_len - spent, StopReason.MAX_RESPONSE_LEN),
+        Room(limits.max_context_len - len(sample.prompt_tokens) - spent, StopReason.MAX_CONTEXT_LEN),
+    )
+    return min(rooms, key=lambda room: room.tokens)
+
+
+def overflow(sample: Sample, added: int, limits: RolloutConfig) -> StopReason | None:
+    """The budget that would leave no token to generate after `added` more, or None."""
+    spent = sample.response_length + added
+    if spent >= limits.max_response_len:
+        return StopReason.MAX_RESPONSE_LEN
+    if len(sample.prompt_tokens) + spent >= limits.max_context_len:
+        return StopReason.MAX_CONTEXT_LEN
+    return None
+
+
+def active_seconds(sample: Sample) -> float:
+    """Seconds that producers have worked on the sample; waiting in the buffer is not among them."""
+    return sum(turn.active_seconds for turn in sample.turns)

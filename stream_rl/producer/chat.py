@@ -1,0 +1,175 @@
+"""Chat messages to token ids and back. Generated ids are never re-encoded, replaced or re-ordered.
+
+The ids of a conversation are: the prompt's encoding, then for every turn what the engine generated and, before the next
+generation, the delta that `chat_delta` finds. A delta costs the same at turn 100 as at turn 1: it never sees the
+conversation. Deltas of short observations are remembered, since environments repeat themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from stream_rl.config import ModelConfig
+from stream_rl.errors import ModelError
+from stream_rl.producer.chat_delta import Message, content_text, find_delta
+from stream_rl.sample import Int32
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["ChatEncoder", "load_chat_encoder"]
+
+REMEMBERED_DELTAS = 4096
+REMEMBERED_CHARACTERS = 512
+
+
+class ChatEncoder:
+    """The chat form of one model.
+
+    Args:
+        tokenizer: with a chat template.
+        stop_token_ids: ids that end a generation.
+        template_args: further variables of the template; `tools` among them is the list of tool schemas.
+
+    Raises:
+        ModelError: the tokenizer has no chat template, or no stop token is known.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_token_ids: Sequence[int],
+        template_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not tokenizer.chat_template:
+            raise ModelError(
+                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template: "
+                "set model.chat_template to a file with one"
+            )
+        if not stop_token_ids:
+            raise ModelError(f"the tokenizer of {tokenizer.name_or_path!r} names no end token: set its eos_token")
+        self.name = str(tokenizer.name_or_path)
+        self.stop_token_ids = tuple(stop_token_ids)
+        self._tokenizer = tokenizer
+        self._template_args = dict(template_args or {})
+        self._stops = [str(stop) for stop in tokenizer.convert_ids_to_tokens(list(stop_token_ids))]
+        self._remembered = functools.lru_cache(maxsize=REMEMBERED_DELTAS)(self._delta_of_json)
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """Texts of the stop tokens."""
+        return self._stops
+
+    def encode_prompt(self, messages: Sequence[Message]) -> Int32:
+        """Ids of a conversation up to the first generation, int32 (p,). Raises ModelError where the template does."""
+        _refuse_images(messages)
+        try:
+            return self._encode(self.render(messages, True))
+        except Exception as error:  # a template may raise anything
+            raise ModelError(f"the chat template of {self.name!r} refuses the prompt: {error}") from error
+
+    def encode_observation(self, messages: Sequence[Message], generated: Int32) -> Int32:
+        """Ids from the end of a generated turn up to the next generation, int32 (o,).
+
+        Args:
+            messages: the observation.
+            generated: the turn's ids; whether they end with a stop token decides if the close is part of the answer.
+
+        Raises:
+            ModelError: this template cannot be appended to, with the reason.
+        """
+        key = orjson.dumps(messages, default=str)
+        find = self._remembered if len(key) <= REMEMBERED_CHARACTERS else self._delta_of_json
+        close, rest = find(key)
+        last = int(generated[-1]) if len(generated) else None
+        ended = last in self.stop_token_ids
+        if close is not None:
+            return rest if ended else np.concatenate([np.array([close], np.int32), rest])
+        if ended and rest[0] != last:
+            raise ModelError(
+                f"the chat template of {self.name!r} goes on with {self.decode(rest[:1], special=True)!r} "
+                f"where the model stopped with {self.decode(generated[-1:], special=True)!r}"
+            )
+        return rest[1:] if ended else rest
+
+    def decode(self, ids: Int32, *, special: bool = False) -> str:
+        """Text of generated ids, without special tokens unless asked for."""
+        text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        """The template's text of a conversation. Raises whatever the template raises."""
+        text = self._tokenizer.apply_chat_template(
+            [dict(message) for message in messages],
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **self._template_args,
+        )
+        assert isinstance(text, str)
+        return text
+
+    def _delta_of_json(self, key: bytes) -> tuple[int | None, Int32]:
+        messages: list[Message] = orjson.loads(key)
+        _refuse_images(messages)
+        close, text = find_delta(self.render, self._stops, messages)
+        rest = self._encode(text)
+        if close is None:
+            if not len(rest) or int(rest[0]) not in self.stop_token_ids:
+                raise ModelError(f"the chat template of {self.name!r} has no stop token between the turns")
+            return None, rest
+        closed = self._encode(close + text)
+        if len(closed) != len(rest) + 1 or not np.array_equal(closed[1:], rest):
+            raise ModelError(f"the chat template of {self.name!r} closes turns with {close!r}, which is not one token")
+        return int(closed[0]), rest
+
+    def _encode(self, text: str) -> Int32:
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+
+
+def load_chat_encoder(config: ModelConfig) -> ChatEncoder:
+    """The chat form of the model at `model.path`, with the template file and arguments of the settings.
+
+    Raises:
+        ModelError: no tokenizer there, no chat template, or the template file cannot be read.
+    """
+    from transformers import AutoTokenizer  # noqa: PLC0415 - seconds to import: only processes that encode pay
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(config.path)
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"model.path={config.path!r} has no tokenizer that loads: {reason}") from error
+    if config.chat_template is not None:
+        try:
+            tokenizer.chat_template = Path(config.chat_template).read_text()
+        except OSError as error:
+            raise ModelError(f"model.chat_template={config.chat_template!r}: {error.strerror}") from error
+    return ChatEncoder(tokenizer, stop_token_ids(tokenizer, config.path), config.template_args)
+
+
+def stop_token_ids(tokenizer: PreTrainedTokenizerBase, path: str) -> tuple[int, ...]:
+    """The tokenizer's end token and those of the model's generation config, without doubles."""
+    from transformers import GenerationConfig  # noqa: PLC0415 - as above
+
+    ids = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
+    try:
+        more = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # the file is optional
+        more = None
+    ids += more if isinstance(more, list) else [more] if more is not None else []
+    return tuple(dict.fromkeys(int(stop) for stop in ids))
+
+
+def _refuse_images(messages: Sequence[Message]) -> None:
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list) and any(part.get("type") != "text" for part in content):
+            shown = content_text(message)[:40]
+            raise ModelError(f"a message ({shown!r}) has an image, and the model of model.path reads text only")

@@ -1,0 +1,141 @@
+"""The environment side of an episode: start, act under the retry budgets, and come back after a death or a failure.
+
+An environment comes back by its resume class: `snapshot` loads the state that the last complete turn recorded,
+`replay` plays the recorded actions again and compares what it sees with what was recorded, `restart` begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from stream_rl.envs.base import ResumeClass
+from stream_rl.errors import EnvFatalError, EnvInfraError, ModelError
+from stream_rl.producer.chat_delta import Message
+from stream_rl.producer.env_session import Step
+from stream_rl.producer.loading import Rollout
+from stream_rl.producer.prompts import PromptRow
+from stream_rl.producer.retries import EnvRetries
+from stream_rl.producer.scoring import score
+from stream_rl.sample import Int32, Sample, Turn
+
+Result = TypeVar("Result")
+
+
+class RestartNeeded(Exception):
+    """The environment cannot come back to where the episode is: the episode begins again."""
+
+
+class EpisodeEnv:
+    """One sample's environment with its retries. All methods raise EnvFatalError when a budget is spent."""
+
+    def __init__(self, rollout: Rollout, row: PromptRow, retries: EnvRetries) -> None:
+        self.retries = retries
+        self._rollout = rollout
+        self._row = row
+        self._session = rollout.session(row)
+        self._first: Mapping[str, Any] | None = None
+
+    async def start(self) -> Int32:
+        """Begins the episode; the prompt's ids with the environment's first observation, int32 (p,)."""
+        return await self._retried(self._begin)
+
+    async def come_back(self, sample: Sample) -> ResumeClass:
+        """Brings a new environment to where the sample is, and says how.
+
+        Raises:
+            RestartNeeded: its class is `restart`, or it recorded no state. The environment is unusable until `start`.
+            EnvFatalError: it does not say again what it said before; the message shows both.
+        """
+        return await self._retried(lambda: self._restore(sample))
+
+    async def step(self, text: str, sample: Sample) -> Step:
+        """Acts; after a failure the environment is brought back first. Raises RestartNeeded as `come_back`."""
+        return await self._retried(lambda: self._session.step(text), sample)
+
+    async def cut(self, text: str, sample: Sample) -> Step:
+        """Scores a response that was cut. Raises as `step`."""
+        return await self._retried(lambda: self._session.cut(text), sample)
+
+    async def score(self, sample: Sample) -> float:
+        """The finished sample's reward; a reward function that fails is infrastructure too."""
+        return await self._retried(lambda: self._score(sample))
+
+    async def close(self) -> None:
+        """Closes the environment."""
+        await self._session.close()
+
+    async def _retried(self, attempt: Callable[[], Awaitable[Result]], sample: Sample | None = None) -> Result:
+        broken = False
+        while True:
+            try:
+                if broken and sample is not None:
+                    await self._restore(sample)
+                return await attempt()
+            except EnvInfraError as error:
+                await self.retries.spend(error)
+                broken = True
+
+    async def _score(self, sample: Sample) -> float:
+        rollout = self._rollout
+        try:
+            async with asyncio.timeout(rollout.config.environment.step_timeout):
+                return await score(sample, rollout.reward, rollout.args)
+        except TimeoutError as error:
+            raise EnvInfraError("the reward function exceeded environment.step_timeout", cause="timeout") from error
+        except Exception as error:  # a user's function may raise anything
+            raise EnvInfraError(f"reward function: {type(error).__name__}: {error}", cause="reward") from error
+
+    async def _begin(self) -> Int32:
+        await self._session.build()
+        observation, self._first = await self._session.reset()
+        return self._rollout.encode_prompt(self._row, observation)
+
+    async def _restore(self, sample: Sample) -> ResumeClass:
+        await self._session.build()
+        how = self._session.resume_class
+        turns = [turn for turn in sample.turns if turn.complete]
+        if how is ResumeClass.RESTART:
+            raise RestartNeeded
+        state = turns[-1].environment if turns else self._first
+        if how is ResumeClass.SNAPSHOT and state is not None:
+            await self._session.load_state(state)
+        elif how is ResumeClass.SNAPSHOT and turns:
+            raise RestartNeeded
+        else:
+            await self._replay(sample)
+        return how
+
+    async def _replay(self, sample: Sample) -> None:
+        prompt = await self._begin()
+        self._compare("reset", sample.prompt_tokens, prompt)
+        for index, pieces in itertools.groupby(sample.turns, key=lambda turn: turn.index):
+            records = list(pieces)
+            if records[-1].complete:
+                await self._replay_turn(index, records)
+
+    async def _replay_turn(self, index: int, records: list[Turn]) -> None:
+        step = await self._session.step(records[-1].action)
+        generated = np.concatenate([record.generated for record in records])
+        self._compare(f"turn {index}", records[-1].observation, self.encode(step.observation, generated))
+
+    def encode(self, observation: Message | None, generated: Int32) -> Int32:
+        """Ids between a turn and the next generation, int32 (o,). An empty observation still ends the turn."""
+        message = observation or {"role": "user", "content": ""}
+        try:
+            return self._rollout.chat.encode_observation([message], generated)
+        except ModelError as error:
+            raise EnvFatalError(f"an observation cannot be shown: {error}") from error
+
+    def _compare(self, where: str, recorded: Int32, seen: Int32) -> None:
+        if np.array_equal(recorded, seen):
+            return
+        chat = self._rollout.chat
+        raise EnvFatalError(
+            f"{where} of environment {self._rollout.environment.name!r} is not what it was: "
+            f"recorded {chat.decode(recorded, special=True)!r}, now {chat.decode(seen, special=True)!r}"
+        )

@@ -1,0 +1,168 @@
+"""Where a turn loop's records go: into the buffer for training, nowhere for evaluation.
+
+What a turn adds to metrics and logs is counted here, once its commit has been acknowledged, so that a zombie, a retry
+or a resume never counts twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from stream_rl.buffer.records import LeasedSample, Outcome, Record
+from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
+from stream_rl.errors import JournalMismatch, LeaseLost
+from stream_rl.metrics import catalog
+from stream_rl.metrics.turn_log import JsonLines
+from stream_rl.sample import Status, StopReason, Turn
+
+__all__ = ["BufferJournal", "Journal", "MemoryJournal"]
+
+RESENDS = 3
+
+
+class Journal(Protocol):
+    """Takes what a turn loop records, in order."""
+
+    async def commit(self, records: Sequence[Record], outcome: Outcome | None = None) -> None:
+        """Appends records; with an outcome the sample has ended. Durable when it returns."""
+
+    async def restart(self) -> None:
+        """Drops every turn: the episode begins again."""
+
+    async def fail(self, reason: StopReason, detail: str) -> None:
+        """Ends the sample as failed: never trained, never scored."""
+
+
+class MemoryJournal:
+    """Keeps only how the sample ended."""
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        self.failure: str | None = None
+
+    async def commit(self, records: Sequence[Record], outcome: Outcome | None = None) -> None:
+        """Remembers the outcome."""
+        self.outcome = outcome or self.outcome
+
+    async def restart(self) -> None:
+        """Nothing was kept."""
+
+    async def fail(self, reason: StopReason, detail: str) -> None:
+        """Remembers the reason."""
+        self.failure = f"{reason}: {detail}"
+
+
+class BufferJournal:
+    """A leased sample's journal in the buffer, with a copy of all its records: a Redis that lost some gets them again.
+
+    `committing` is true while a commit is under way: a drain lets it finish.
+
+    Every method raises LeaseLost when another producer has the sample, and BufferUnavailable.
+    """
+
+    def __init__(
+        self, buffer: TrajectoryBuffer, leased: LeasedSample, environment: str, log: JsonLines | None = None
+    ) -> None:
+        self.committing = False
+        self._buffer = buffer
+        self._lease = leased.lease
+        self._environment = environment
+        self._log = log
+        self._records: list[Record] = [*([leased.start] if leased.start else ()), *leased.turns]
+        self._position = leased.position
+
+    async def commit(self, records: Sequence[Record], outcome: Outcome | None = None) -> None:
+        """Appends records and counts what they hold."""
+        self._records += records
+        self.committing = True
+        try:
+            began = time.monotonic()
+            await self._send(outcome)
+            seconds = time.monotonic() - began
+        finally:
+            self.committing = False
+        self._count(records, seconds)
+        if outcome is not None:
+            self._count_end(outcome)
+
+    async def restart(self) -> None:
+        """Keeps the start record alone."""
+        if self._position > 1:
+            await self._fenced(self._buffer.restart(self._lease))
+        self._records = self._records[:1]
+        self._position = len(self._records)
+
+    async def fail(self, reason: StopReason, detail: str) -> None:
+        """Gives the sample up; the buffer refills it."""
+        await self._fenced(self._buffer.fail(self._lease, reason, detail))
+        catalog.SAMPLES_ENDED.inc(environment=self._environment, status=Status.FAILED.value, reason=reason.value)
+
+    async def _send(self, outcome: Outcome | None) -> None:
+        for _ in range(RESENDS):
+            try:
+                await self._fenced(
+                    self._buffer.commit(self._lease, self._position, self._records[self._position :], outcome)
+                )
+            except JournalMismatch as mismatch:
+                catalog.COMMITS_REFUSED.inc(reason="journal_mismatch")
+                if mismatch.expected >= self._position:
+                    raise
+                self._position = mismatch.expected
+            else:
+                self._position = len(self._records)
+                return
+        raise JournalMismatch(f"sample {self._lease.sample_id}: the journal shrank {RESENDS} times", self._position)
+
+    async def _fenced(self, call: Awaitable[None]) -> None:
+        try:
+            await call
+        except LeaseLost:
+            catalog.COMMITS_REFUSED.inc(reason="lease_lost")
+            raise
+
+    def _count(self, records: Sequence[Record], commit_seconds: float) -> None:
+        first = self._position - len(records)
+        turns = [(first + at, record) for at, record in enumerate(records) if isinstance(record, Turn)]
+        if self._log is not None:
+            self._log.extend(self._line(position, turn, commit_seconds) for position, turn in turns)
+        for _, turn in turns:
+            _count_turn(turn, self._environment, commit_seconds)
+
+    def _line(self, position: int, turn: Turn, commit_seconds: float) -> dict[str, object]:
+        sample = self._lease.sample_id
+        return {
+            "time": time.time(), "sample": str(sample), "group": sample.group, "index": sample.index,
+            "attempt": sample.attempt, "turn": turn.index, "complete": turn.complete, "position": position,
+            "generated": len(turn.generated),
+            "observation": len(turn.observation), "versions": [str(span.version) for span in turn.spans],
+            "generate_seconds": turn.timings.get("generate", 0.0), "queue_seconds": turn.timings.get("queue", 0.0),
+            "env_seconds": turn.timings.get("env_step", 0.0), "encode_seconds": turn.timings.get("encode", 0.0),
+            "commit_seconds": commit_seconds, "env_retries": turn.env_retries, "reward": turn.reward,
+            "finish_reason": turn.finish_reason, "environment": self._environment,
+        }  # fmt: skip
+
+    def _count_end(self, outcome: Outcome) -> None:
+        environment = self._environment
+        turns = [record for record in self._records if isinstance(record, Turn)]
+        catalog.SAMPLES_ENDED.inc(
+            environment=environment, status=outcome.status.value, reason=outcome.stop_reason.value
+        )
+        catalog.TURNS_PER_SAMPLE.observe(sum(turn.complete for turn in turns), environment=environment)
+        catalog.SAMPLE_REWARD.observe(outcome.reward, environment=environment)
+        catalog.RESPONSE_LENGTH.observe(sum(turn.length for turn in turns), environment=environment)
+
+
+def _count_turn(turn: Turn, environment: str, commit_seconds: float) -> None:
+    catalog.GENERATE_SECONDS.observe(turn.timings.get("generate", 0.0), environment=environment)
+    catalog.COMMIT_SECONDS.observe(commit_seconds, environment=environment)
+    catalog.GENERATED_TOKENS.observe(len(turn.generated), environment=environment)
+    if not turn.complete:
+        return
+    catalog.TURNS_COMMITTED.inc(environment=environment)
+    catalog.ENV_SECONDS.observe(turn.timings.get("env_step", 0.0), environment=environment)
+    catalog.ENCODE_SECONDS.observe(turn.timings.get("encode", 0.0), environment=environment)
+    catalog.OBSERVATION_TOKENS.observe(len(turn.observation), environment=environment)
+    if turn.parse_failures:
+        catalog.PARSE_FAILURES.inc(turn.parse_failures, environment=environment)

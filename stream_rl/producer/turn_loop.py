@@ -1,0 +1,319 @@
+"""One episode: generate, act, observe, commit, until something ends it.
+
+    ┌► generate ──cut by a budget──────────────► score what is there ──► end: the budget's name
+    │     │ ├──── interrupted: commit an open turn, generate the rest ─┐
+    │     ▼ ◄──────────────────────────────────────────────────────────┘
+    │    act ──── the environment's last word ─────────────────────────► end: env_done, parse_failures, max_turns
+    │     ▼
+    │  observe ── no room for it ──────────────────────────────────────► end: max_response_len, max_context_len
+    │     ▼
+    └─ commit
+
+The whole state is the `Sample` and the environment, so the loop can stop after any commit and go on in another process.
+A commit that ends the episode carries the outcome, so no finished turn waits for its outcome. Token truth: what the
+engine generated is appended as it came; only observations are encoded, by the delta rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from stream_rl.buffer.records import Outcome, Record, SampleStart
+from stream_rl.engine.generation import Generation, SamplingParams
+from stream_rl.errors import EngineError, EnvFatalError
+from stream_rl.metrics import catalog
+from stream_rl.producer.budgets import Room, active_seconds, overflow, room
+from stream_rl.producer.env_session import Step
+from stream_rl.producer.episode_env import EpisodeEnv, RestartNeeded
+from stream_rl.producer.journal import Journal
+from stream_rl.producer.loading import Rollout
+from stream_rl.producer.prompts import PromptRow
+from stream_rl.producer.retries import EnvRetries
+from stream_rl.producer.samples import turn_seed
+from stream_rl.sample import Int32, Sample, StopReason, Turn
+
+__all__ = ["Engines", "Episode"]
+
+logger = logging.getLogger(__name__)
+
+NO_TOKENS = np.zeros(0, np.int32)
+NOTHING = Generation(NO_TOKENS, np.zeros(0, np.float32), (), "abort")
+ABORT_PAUSE = 0.05
+"""Seconds before a request that the engine aborted in its queue is sent again."""
+
+
+class Engines(Protocol):
+    """What generates: the fleet, or a test's script."""
+
+    async def generate(
+        self, session_id: str, input_ids: Int32, sampling: SamplingParams, *, rid: str | None = None
+    ) -> Generation:
+        """Continues `input_ids` (int32 (p,)); requests of one session go to the engine that holds their prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one generation gave; `finish_reason` is ours: a stop token that the cut follows is a stop."""
+
+    generation: Generation
+    finish_reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    """What the environment made of a turn's text, and the seconds it took."""
+
+    text: str
+    step: Step
+    seconds: float
+
+
+class Episode:
+    """Runs one sample to its end, from wherever its journal stands.
+
+    Args:
+        rollout: what all episodes of the run share.
+        engines: where tokens come from.
+        journal: where records go.
+        sample: empty for a new episode, else rebuilt from its journal.
+        row: the sample's prompt.
+        begun: whether the journal holds the sample's start record.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        engines: Engines,
+        journal: Journal,
+        sample: Sample,
+        row: PromptRow,
+        *,
+        begun: bool = False,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.sample = sample
+        self._rollout = rollout
+        self._limits = rollout.config.rollout
+        self._engines = engines
+        self._journal = journal
+        self._begun = begun
+        self._clock = clock or asyncio.get_running_loop().time
+        self._since = self._clock()
+        self._interrupted = False
+        retries = EnvRetries(
+            rollout.config.environment, rollout.environment.name, sum(turn.env_retries for turn in sample.turns)
+        )
+        self._env = EpisodeEnv(rollout, row, retries)
+
+    @property
+    def request_id(self) -> str:
+        """The name of the generation under way, which `abort` takes."""
+        return f"{self.sample.session_id}/{len(self.sample.turns)}"
+
+    def interrupt(self) -> None:
+        """Stops the episode after its next commit; abort its generation to have that at once."""
+        self._interrupted = True
+
+    async def run(self) -> None:
+        """Plays until the journal has the sample's end, or until it is interrupted.
+
+        Raises:
+            LeaseLost, BufferUnavailable: from the journal; the sample is another's, or waits to be resumed.
+            UserError: a setting, the prompt or the chat template cannot work.
+        """
+        try:
+            await self._enter()
+            while self.sample.stop_reason is None and not self._interrupted:
+                await self._turn()
+        except EnvFatalError as error:
+            await self._fail(StopReason.ENV_FAILURE, error)
+        except EngineError as error:
+            await self._fail(StopReason.ENGINE_FAILURE, error)
+        finally:
+            await self._env.close()
+
+    async def _fail(self, reason: StopReason, error: Exception) -> None:
+        logger.warning("sample %s failed: %s: %s", self.sample.sample_id, reason, error)
+        await self._journal.fail(reason, str(error))
+        self.sample.status, self.sample.stop_reason = reason.status, reason
+
+    async def _enter(self) -> None:
+        """Starts the environment, or brings it back to where the journal stands."""
+        if not self._begun:
+            self.sample.prompt_tokens = await self._env.start()
+            return
+        turns, name = len(self.sample.turns), self._rollout.environment.name
+        try:
+            how = str(await self._env.come_back(self.sample))
+            catalog.TOKENS_SAVED.inc(sum(len(turn.generated) for turn in self.sample.turns))
+        except RestartNeeded:
+            await self._restart()
+            how = "restart"
+        if turns:
+            catalog.RESUMES.inc(environment=name, how=how)
+
+    async def _restart(self) -> None:
+        await self._journal.restart()
+        self._since -= active_seconds(self.sample)
+        self.sample.turns.clear()
+        self.sample.response_length = 0
+        prompt = await self._env.start()
+        if self._begun and not np.array_equal(prompt, self.sample.prompt_tokens):
+            raise EnvFatalError("the environment starts with another observation than the recorded one")
+        self.sample.prompt_tokens = prompt
+
+    async def _turn(self) -> None:
+        """One pass of the loop: ends with a commit."""
+        piece = _Piece(NOTHING, "abort", 0.0)
+        limit = room(self.sample, self._limits)
+        try:
+            async with asyncio.timeout(self._remaining_seconds()):
+                piece = await self._generate(limit)
+                acted = None if piece.finish_reason == "abort" else await self._act(piece)
+        except RestartNeeded:
+            await self._restart()
+        except TimeoutError:
+            await self._miss_deadline(piece)
+        else:
+            await (self._pause(piece) if acted is None else self._observe(piece, acted, limit))
+
+    def _remaining_seconds(self) -> float:
+        return self._limits.deadline - active_seconds(self.sample) - (self._clock() - self._since)
+
+    async def _generate(self, limit: Room) -> _Piece:
+        """Continues the turn under way. A stop token at the cut is a stop, whatever the engine calls it."""
+        sample = self.sample
+        if (stopped := self._stopped(NOTHING)) or limit.tokens <= 0:
+            return _Piece(NOTHING, "stop" if stopped else "length", 0.0)
+        sampling = SamplingParams(
+            max_new_tokens=limit.tokens,
+            temperature=sample.temperature,
+            stop_token_ids=self._rollout.chat.stop_token_ids,
+            sampling_seed=turn_seed(sample.sampling_seed, sample.next_turn),
+        )
+        began = self._clock()
+        generation = await self._engines.generate(sample.session_id, sample.tokens, sampling, rid=self.request_id)
+        reason = generation.finish_reason
+        if self._stopped(generation):
+            reason = "stop"
+        elif len(generation.tokens) >= limit.tokens:
+            reason = "length"
+        return _Piece(generation, reason, self._clock() - began)
+
+    async def _pause(self, piece: _Piece) -> None:
+        """Records what an interrupted generation had, as an open turn."""
+        if len(piece.generation.tokens):
+            await self._commit(self._record(piece, complete=False))
+        else:
+            await asyncio.sleep(ABORT_PAUSE)
+
+    async def _act(self, piece: _Piece) -> _Acted:
+        text = self._rollout.chat.decode(self._interaction(piece.generation))
+        began = self._clock()
+        act = self._env.cut if piece.finish_reason == "length" else self._env.step
+        return _Acted(text, await act(text, self.sample), self._clock() - began)
+
+    async def _observe(self, piece: _Piece, acted: _Acted, limit: Room) -> None:
+        """Ends the episode, or appends the observation; either way the turn is committed."""
+        reason = self._end(piece, acted.step, limit)
+        observation, encode_seconds = NO_TOKENS, 0.0
+        if reason is None:
+            encoding = self._clock()
+            observation = self._env.encode(acted.step.observation, self._interaction(piece.generation))
+            encode_seconds = self._clock() - encoding
+            reason = overflow(self.sample, len(piece.generation.tokens) + len(observation), self._limits)
+        record = self._record(
+            piece,
+            complete=True,
+            observation=NO_TOKENS if reason else observation,
+            acted=acted,
+            timings={"env_step": acted.seconds, "encode": encode_seconds},
+        )
+        await self._commit(record, reason)
+        self._env.retries.turn_completed()
+
+    def _end(self, piece: _Piece, step: Step, limit: Room) -> StopReason | None:
+        """Why the episode ends here, before any observation; None when it goes on."""
+        sample, limits = self.sample, self._limits
+        if piece.finish_reason == "length":
+            return limit.reason
+        if step.done:
+            return StopReason.ENV_DONE
+        failures = sum(turn.parse_failures for turn in sample.turns) + step.parse_failure
+        if failures > self._rollout.config.environment.max_parse_failures:
+            return StopReason.PARSE_FAILURES
+        return StopReason.MAX_TURNS if sample.next_turn + 1 >= limits.max_turns else None
+
+    async def _miss_deadline(self, piece: _Piece) -> None:
+        """Ends the episode with what it has. Without a single token there is nothing to train, so it failed."""
+        if not self.sample.response_length and not len(piece.generation.tokens):
+            raise EngineError(f"no token within rollout.deadline={self._limits.deadline:g} seconds")
+        record = self._record(piece, complete=False) if len(piece.generation.tokens) else None
+        await self._commit(record, StopReason.DEADLINE)
+
+    def _record(
+        self,
+        piece: _Piece,
+        *,
+        complete: bool,
+        observation: Int32 = NO_TOKENS,
+        acted: _Acted | None = None,
+        timings: dict[str, float] | None = None,
+    ) -> Turn:
+        generation, step = piece.generation, acted.step if acted else None
+        return Turn(
+            index=self.sample.next_turn,
+            generated=generation.tokens,
+            log_probs=generation.log_probs,
+            observation=observation,
+            spans=generation.spans,
+            complete=complete,
+            finish_reason=piece.finish_reason,
+            reward=step.reward if step else 0.0,
+            env_retries=self._env.retries.turn if complete else 0,
+            parse_failures=int(step.parse_failure) if step else 0,
+            active_seconds=self._clock() - self._since,
+            timings={"generate": piece.seconds, "queue": generation.queue_seconds, **(timings or {})},
+            environment=step.state if step else None,
+            action=acted.text if acted else "",
+        )
+
+    async def _commit(self, record: Turn | None, reason: StopReason | None = None) -> None:
+        sample = self.sample
+        records: list[Record] = [] if self._begun else [self._start_record()]
+        if record is not None:
+            sample.append(record)
+            records.append(record)
+        outcome = None
+        if reason is not None:
+            sample.reward = await self._env.score(sample)
+            outcome = Outcome(reason.status, reason, sample.reward)
+        await self._journal.commit(records, outcome)
+        self._since = self._clock()
+        self._begun = True
+        if reason is not None:
+            sample.status, sample.stop_reason = reason.status, reason
+
+    def _start_record(self) -> SampleStart:
+        sample = self.sample
+        return SampleStart(
+            sample.prompt, sample.prompt_tokens, sample.temperature, sample.sampling_seed, sample.label, sample.metadata
+        )
+
+    def _interaction(self, generation: Generation) -> Int32:
+        """All ids of the turn under way, int32 (g,): those of its open records, and these."""
+        sample = self.sample
+        pieces = [turn.generated for turn in sample.turns if turn.index == sample.next_turn]
+        return np.concatenate([*pieces, generation.tokens])
+
+    def _stopped(self, generation: Generation) -> bool:
+        """Whether the turn under way ends with a stop token, which may stand just before a cut."""
+        ids = self._interaction(generation)
+        return bool(len(ids)) and int(ids[-1]) in self._rollout.chat.stop_token_ids

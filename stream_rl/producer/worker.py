@@ -1,0 +1,203 @@
+"""A producer: one asyncio process that plays hundreds of leased samples at once.
+
+    buffer ──lease──► up to `concurrency` episodes ──generate──► fleet of engines (as the buffer lists them)
+       ▲                      │
+       └──── turn commits ────┘        heartbeat: silent for `lease_seconds`, and others resume what was committed
+
+Invariants: a sample is played only under a lease; a lease that is lost ends its episode and nothing else; whatever ends
+the producer, committed turns stay and the leases go back, at the latest by expiry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from dataclasses import dataclass
+
+from stream_rl.buffer import LeasedSample, ProcessRecord, RunState, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.engine.fleet import Fleet
+from stream_rl.errors import EngineError, JournalMismatch, LeaseLost
+from stream_rl.metrics import catalog
+from stream_rl.metrics.exporter import serve_metrics
+from stream_rl.metrics.turn_log import JsonLines
+from stream_rl.producer.journal import BufferJournal
+from stream_rl.producer.loading import Rollout, load_rollout, load_vocab_size
+from stream_rl.producer.samples import rebuild
+from stream_rl.producer.turn_loop import Episode
+
+__all__ = ["run_producer", "serving_engines"]
+
+logger = logging.getLogger(__name__)
+
+EMPTY_PAUSE = 0.02
+"""Seconds before the buffer is asked again after it had less work than there was room for."""
+WAKE_SECONDS = 0.1
+REFRESH_SECONDS = 1.0
+REFRESH_SECONDS_WITHOUT_ENGINE = 0.1
+
+
+async def run_producer(config: Config, *, producer_id: str, buffer_url: str, stop: asyncio.Event) -> None:
+    """Plays samples until the run is finished or drained, or `stop` is set; then gives its leases back.
+
+    Raises:
+        UserError: environment, dataset, tokenizer or reward function cannot be used.
+        BufferUnavailable: Redis did not come back within `buffer.timeout`.
+    """
+    rollout = load_rollout(config)
+    fleet = Fleet(vocab_size=load_vocab_size(config.model), timeout=config.engine.request_timeout)
+    log = JsonLines(config.folder / "turns" / f"{producer_id}.jsonl") if config.metrics.turn_log else None
+    buffer = await TrajectoryBuffer.connect(
+        buffer_url, config.name, password=os.environ.get(config.buffer.password_env), timeout=config.buffer.timeout
+    )
+    try:
+        metrics_url = serve_metrics(config.metrics.host)
+        await buffer.register_process(
+            ProcessRecord(producer_id, "producer", socket.gethostname(), os.getpid(), metrics_url)
+        )
+        await Producer(rollout, buffer, fleet, producer_id, log).run(stop)
+    finally:
+        await fleet.close()
+        await buffer.close()
+        rollout.threads.close()
+        if log is not None:
+            log.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """One sample being played."""
+
+    leased: LeasedSample
+    episode: Episode
+    journal: BufferJournal
+    task: asyncio.Task[None]
+
+
+class Producer:
+    """Keeps `producer.concurrency` samples in play."""
+
+    def __init__(
+        self, rollout: Rollout, buffer: TrajectoryBuffer, fleet: Fleet, producer_id: str, log: JsonLines | None = None
+    ) -> None:
+        self._rollout = rollout
+        self._config = rollout.config
+        self._buffer = buffer
+        self._fleet = fleet
+        self._producer_id = producer_id
+        self._log = log
+        self._live: dict[asyncio.Task[None], _Live] = {}
+        self._changed = asyncio.Event()
+        self._state = RunState.RUNNING
+        self._failures: list[BaseException] = []
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Plays until the run's state or `stop` says otherwise; raises the first failure that is no sample's own."""
+        self._state = await self._heartbeat()
+        background = [asyncio.create_task(self._keep_alive()), asyncio.create_task(self._follow_engines())]
+        for task in background:
+            task.add_done_callback(self._note_failure)
+        try:
+            while not stop.is_set() and self._state is RunState.RUNNING and not self._failures:
+                idle = await self._fill()
+                await self._wait(EMPTY_PAUSE if idle else WAKE_SECONDS, at_least=EMPTY_PAUSE if idle else 0.0)
+            await self._drain()
+        finally:
+            for task in [*background, *self._live]:
+                task.cancel()
+            await asyncio.wait([*background, *self._live])
+        if self._failures:
+            raise self._failures[0]
+
+    async def _fill(self) -> bool:
+        """Leases what there is room for; whether the buffer had less than that."""
+        room = self._config.producer.concurrency - len(self._live)
+        if room <= 0:
+            return False
+        leased = await self._buffer.lease(self._producer_id, room)
+        for sample in leased:
+            self._start(sample)
+        return len(leased) < room
+
+    def _start(self, leased: LeasedSample) -> None:
+        journal = BufferJournal(self._buffer, leased, self._rollout.environment.name, self._log)
+        sample, row = rebuild(leased, self._rollout)
+        episode = Episode(self._rollout, self._fleet, journal, sample, row, begun=leased.start is not None)
+        task = asyncio.create_task(self._play(leased, episode))
+        self._live[task] = _Live(leased, episode, journal, task)
+        task.add_done_callback(self._ended)
+        catalog.LIVE_SAMPLES.set(len(self._live))
+
+    async def _play(self, leased: LeasedSample, episode: Episode) -> None:
+        try:
+            await episode.run()
+        except LeaseLost as error:
+            logger.info("%s", error)
+        except JournalMismatch as error:
+            logger.warning("sample given back: %s", error)
+            await self._buffer.release([leased.lease])
+        else:
+            if episode.sample.stop_reason is None:
+                await self._buffer.release([leased.lease])
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._note_failure(task)
+        del self._live[task]
+        catalog.LIVE_SAMPLES.set(len(self._live))
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failures.append(error)
+        self._changed.set()
+
+    async def _wait(self, seconds: float, at_least: float) -> None:
+        await asyncio.sleep(at_least)
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _drain(self) -> None:
+        """Interrupts every episode, lets commits finish, and gives the leases back, within `drain_seconds`."""
+        seconds = self._config.producer.drain_seconds
+        live = list(self._live.values())
+        for one in live:
+            one.episode.interrupt()
+        aborts = [asyncio.create_task(self._abort(one.episode)) for one in live]
+        if live:
+            await asyncio.wait([*aborts, *(one.task for one in live)], timeout=seconds / 2)
+        late = [one for one in live if not one.task.done()]
+        for one in late:
+            if not one.journal.committing:
+                one.task.cancel()
+        if late:
+            await asyncio.wait([one.task for one in late], timeout=seconds / 2)
+            await self._buffer.release([one.leased.lease for one in late])
+
+    async def _abort(self, episode: Episode) -> None:
+        try:
+            await self._fleet.abort(episode.request_id)
+        except EngineError as error:
+            logger.info("abort of %s: %s", episode.request_id, error)
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.producer.lease_seconds / 3)
+            self._state = await self._heartbeat()
+
+    async def _heartbeat(self) -> RunState:
+        return await self._buffer.heartbeat(self._producer_id, self._config.producer.lease_seconds)
+
+    async def _follow_engines(self) -> None:
+        while True:
+            await self._fleet.refresh(await serving_engines(self._buffer))
+            await asyncio.sleep(REFRESH_SECONDS if self._fleet.engines else REFRESH_SECONDS_WITHOUT_ENGINE)
+
+
+async def serving_engines(buffer: TrajectoryBuffer) -> list[tuple[str, str]]:
+    """(engine id, url) of the engines that serve, as the fleet takes them."""
+    return [(engine.engine_id, engine.url) for engine in await buffer.engines() if engine.state == "serving"]
