@@ -23,8 +23,8 @@ def metrics_reference() -> str:
     """The reference as Markdown, in the catalog's order."""
     from stream_rl.metrics.catalog import METRICS, PREFIX  # noqa: PLC0415 - it registers every metric of the process
 
-    rows = [
-        f"| `{PREFIX}{metric.name}` | {metric.kind} | {', '.join(metric.labels) or '–'} | {metric.help} |\n"
-        for metric in METRICS
-    ]
+    rows = []
+    for metric in METRICS:
+        labels, meaning = ", ".join(metric.labels) or "–", metric.help.replace("|", "\\|")
+        rows.append(f"| `{PREFIX}{metric.name}` | {metric.kind} | {labels} | {meaning} |\n")
     return INTRODUCTION + "".join(rows)

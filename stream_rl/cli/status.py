@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
 from stream_rl.cli.live import RunAnnouncement, load_run, running_buffer
-from stream_rl.cli.tables import ended_view, live_view
+from stream_rl.cli.tables import live_view, still_view
 from stream_rl.config import Config
+from stream_rl.errors import BufferUnavailable, ConfigError
 from stream_rl.metrics.run_folder import read_summary, surviving_steps
+
+if TYPE_CHECKING:
+    from stream_rl.buffer import RunSnapshot
 
 EXAMPLES = """Examples:
 
@@ -40,15 +44,24 @@ def status(
 
 
 async def view(folder: Path, config: Config) -> tuple[RenderableType, bool]:
-    """What the status shows now, and whether the run is alive."""
+    """What the status shows now, and whether the run is supervised."""
     steps = surviving_steps(folder)
     announcement = RunAnnouncement.read(folder)
-    async with running_buffer(folder, config) as buffer:
-        if buffer is None or announcement is None:
-            return ended_view(config, read_summary(folder), steps), False
-        snapshot = await buffer.snapshot()
-    supervised = announcement.alive
+    supervised = announcement is not None and announcement.alive
+    snapshot = await _snapshot(folder, config)
+    if snapshot is None or announcement is None:
+        return still_view(config, read_summary(folder), steps, supervised), supervised
     return live_view(config, snapshot, steps, announcement.metrics_url if supervised else None), supervised
+
+
+async def _snapshot(folder: Path, config: Config) -> RunSnapshot | None:
+    async with running_buffer(folder, config) as buffer:
+        if buffer is None:
+            return None
+        try:
+            return await buffer.snapshot()
+        except (BufferUnavailable, ConfigError):  # Redis is being restarted, or the run is not opened yet
+            return None
 
 
 async def _watch(folder: Path, config: Config, console: Console) -> None:

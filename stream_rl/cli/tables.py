@@ -43,12 +43,14 @@ def live_view(
     )
 
 
-def ended_view(config: Config, summary: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """A run whose buffer is gone: its summary, or that it has none."""
-    head = Text.assemble((config.name, "bold"), "  not running")
-    if not summary:
-        return Group(head, rewards_line(steps), Text("no summary: the run was stopped before it could write one"))
-    return Group(head, rewards_line(steps), summary_table(summary))
+def still_view(
+    config: Config, summary: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], supervised: bool
+) -> RenderableType:
+    """A run whose buffer does not answer: the last summary, if it wrote one."""
+    state = "its buffer does not answer: starting, or Redis is being restarted" if supervised else "not running"
+    head = Text.assemble((config.name, "bold"), f"  {state}")
+    shown = summary_table(summary) if summary else Text("no summary yet", style="dim")
+    return Group(head, rewards_line(steps), shown)
 
 
 def rewards_line(steps: Sequence[Mapping[str, Any]]) -> Text:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,7 @@ def reward(run: RunRecords) -> Panel:
     """Mean reward per step, its moving mean, and where the trainer was restarted."""
     rewards = _column(run, "reward_mean")
     restarts = [
-        later["step"]
-        for earlier, later in zip(run.steps, run.steps[1:], strict=False)
-        if later["incarnation"] != earlier["incarnation"]
+        later["step"] for earlier, later in pairwise(run.steps) if later["incarnation"] != earlier["incarnation"]
     ]
     layout = _layout("step", "reward", yaxis={"rangemode": "tozero"})
     layout["shapes"] = [_vertical(step) for step in restarts]
@@ -154,7 +153,7 @@ def throughput(run: RunRecords) -> Panel:
     """Generated tokens per second between the ends of consecutive steps of one incarnation."""
     pairs = [
         (later["step"], later["generated_tokens"] / (later["time"] - earlier["time"]))
-        for earlier, later in zip(run.steps, run.steps[1:], strict=False)
+        for earlier, later in pairwise(run.steps)
         if later["incarnation"] == earlier["incarnation"] and later["time"] > earlier["time"]
     ]
     rates = [rate for _, rate in pairs]
