@@ -91,18 +91,14 @@ class Connection:
             try:
                 async with asyncio.timeout_at(deadline):
                     return await call()
-            except _REFUSED as error:
-                raise BufferUnavailable(
-                    f"Redis at {self.url} (setting buffer.url) refused the login: {error}: put the password into the "
-                    "environment variable that setting buffer.password_env names"
-                ) from error
-            except _PASSING as error:
+            except (faults.RedisError, OSError) as error:
+                named = self._named(error)
+                if named is not None:
+                    raise named from error
+                if not isinstance(error, _PASSING):
+                    raise
                 if clock() + pause >= deadline:
                     raise self._unavailable(error) from error
-            except faults.OutOfMemoryError as error:
-                raise BufferFull(f"Redis at {self.url} (setting buffer.url) is full: {error}") from error
-            except faults.ResponseError as error:
-                raise self._explain(error) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -121,16 +117,20 @@ class Connection:
             f"Redis at {self.url} (setting buffer.url) did not answer within {self.timeout:g} s: {why}"
         )
 
-    def _explain(self, error: faults.ResponseError) -> Exception:
-        text = str(error)
-        if text.startswith("NOAUTH"):
+    def _named(self, error: Exception) -> BufferUnavailable | BufferFull | None:
+        """What an error means to whoever runs this, where it is not one that passes by itself."""
+        where = f"Redis at {self.url} (setting buffer.url)"
+        # The client wraps a refused login into a ConnectionError, as if trying again could help.
+        if isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED):
             return BufferUnavailable(
-                f"Redis at {self.url} (setting buffer.url) wants a password: put it into the environment variable that "
-                "setting buffer.password_env names"
+                f"{where} refused the login: {error} Put the password into the environment variable that setting "
+                "buffer.password_env names"
             )
-        if text.startswith("MISCONF"):
-            return BufferFull(f"Redis at {self.url} (setting buffer.url) cannot write its files: {text}")
-        return error
+        if isinstance(error, faults.OutOfMemoryError):
+            return BufferFull(f"{where} is full: {error}")
+        if str(error).startswith("MISCONF"):
+            return BufferFull(f"{where} cannot write its files: {error}")
+        return None
 
 
 def nonce() -> str:

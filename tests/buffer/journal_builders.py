@@ -1,0 +1,37 @@
+"""Small records and rules for the buffer's tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stream_rl.buffer import LeasedSample, Outcome, RunRules, SampleStart, TrajectoryBuffer
+from stream_rl.sample import Status, StopReason, Turn, VersionSpan, WeightVersion
+
+RULES = RunRules(groups_per_step=2, group_size=2, run_ahead=1, max_staleness=2, max_lag=3, max_refills_per_group=2)
+START = SampleStart("2 + 2 = ?", np.array([5, 6, 7], np.int32), 0.7, 11, label={"answer": 4}, metadata={"level": 1})
+
+
+def turn(index: int, tokens: int = 3, *, version: int = 0, complete: bool = True) -> Turn:
+    """A turn whose content is told apart by its index."""
+    return Turn(
+        index,
+        np.full(tokens, 100 + index, np.int32),
+        np.full(tokens, -0.5, np.float32),
+        np.full(2 if complete else 0, 9, np.int32),
+        (VersionSpan(0, tokens, WeightVersion(version)),),
+        complete,
+        timings={"generate": 0.5},
+        environment={"at": index},
+        action=f"move {index}",
+    )
+
+
+def outcome(reward: float = 1.0) -> Outcome:
+    """A completed episode."""
+    return Outcome(Status.COMPLETED, StopReason.ENV_DONE, reward)
+
+
+async def finish(buffer: TrajectoryBuffer, sample: LeasedSample, reward: float = 1.0) -> None:
+    """Plays a fresh or resumed sample to its end."""
+    await buffer.commit(sample.lease, 0, [START, turn(0)])
+    await buffer.commit(sample.lease, 2, [turn(1)], outcome(reward))
