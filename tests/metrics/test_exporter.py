@@ -1,0 +1,42 @@
+"""The /metrics server of a process."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from stream_rl.errors import ConfigError
+from stream_rl.metrics import catalog
+from stream_rl.metrics.exporter import serve_metrics
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_the_url_answers_with_the_catalog() -> None:
+    catalog.RECOVERIES.inc(process="exporter-test")
+    with urllib.request.urlopen(serve_metrics("127.0.0.1"), timeout=10) as answer:
+        text = answer.read().decode()
+    assert 'stream_rl_recoveries_total{process="exporter-test"} 1.0' in text
+
+
+def test_two_servers_take_two_ports() -> None:
+    assert serve_metrics("127.0.0.1") != serve_metrics("127.0.0.1")
+
+
+def test_a_taken_port_names_its_setting(taken_port: int) -> None:
+    with pytest.raises(ConfigError, match=f"metrics.port={taken_port} is taken on 127.0.0.1: choose another"):
+        serve_metrics("127.0.0.1", taken_port)
+
+
+def test_a_foreign_host_names_its_setting() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on metrics\.host='192\.0\.2\.1'"):
+        serve_metrics("192.0.2.1")
