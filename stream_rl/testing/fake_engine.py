@@ -1,0 +1,289 @@
+"""SGLang's HTTP API without a model: given tokens, a latency model, weight versions, pauses and faults.
+
+    async with FakeEngineServer(scripted([7, 4]), vocab_size=32) as engine:
+        async with EngineClient(engine.url, vocab_size=32) as client: ...
+
+What it keeps of the real server: the shape of its answers; stop tokens included; spans across an update inside a
+request; 400 for requests that are too long, named twice, or would flush a busy cache; pauses, in which arrivals wait;
+an abort that returns the tokens so far, or none from the queue; the version "default" until one is published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import orjson
+from aiohttp import web
+
+from stream_rl.testing.fake_weights import Control, FakeWeights
+from stream_rl.testing.token_sources import TokenSource
+
+__all__ = ["FakeEngineServer", "Fault", "Latency"]
+
+Fault = Literal["drop", "500", "hang"]
+"""The connection is cut without an answer; the server fails; no answer ever comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds a request takes: `prefill` once, then for each token the larger of `token` and running / `capacity`.
+
+    `capacity` is the tokens a second that all running requests share; without it they do not slow each other.
+    """
+
+    prefill: float = 0.0
+    token: float = 0.0
+    capacity: float | None = None
+
+    def of_token(self, running: int) -> float:
+        """Seconds for one token of one of `running` requests."""
+        return self.token if self.capacity is None else max(self.token, running / self.capacity)
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    rid: str
+    prompt: list[int]
+    max_new_tokens: int
+    stop_token_ids: frozenset[int]
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
+    finish_reason: str = "length"
+    task: asyncio.Task[None] | None = None
+
+    def spans(self) -> list[dict[str, Any]]:
+        spans, at = [], 0
+        for version, run in itertools.groupby(self.versions):
+            end = at + len(list(run))
+            spans.append({"version": version, "start": at, "end": end})
+            at = end
+        return spans
+
+
+class FakeEngineServer:
+    """A server on a free port of this machine, in the caller's event loop; start and stop it, or use `async with`.
+
+    Args:
+        source: what each request is answered with.
+        vocab_size: ids beyond it kill the server, as they kill the real one: every later request is dropped.
+        context_length: prompt and new tokens together may not be more.
+        max_running: requests that decode at once; the others wait in the queue.
+        eos: token that ends every request, beside its own stop tokens.
+        version: weight version at the start; "default" is none.
+        sleep: how time passes.
+
+    `requests` holds the body of every /generate, `calls` the path and body of everything else.
+    """
+
+    def __init__(
+        self,
+        source: TokenSource,
+        *,
+        vocab_size: int,
+        context_length: int = 4096,
+        max_running: int = 128,
+        eos: int | None = None,
+        version: str = "0",
+        latency: Latency = Latency(),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.url = ""
+        self.requests: list[dict[str, Any]] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self._source = source
+        self._vocab_size = vocab_size
+        self._context_length = context_length
+        self._eos = frozenset() if eos is None else frozenset({eos})
+        self._latency = latency
+        self._sleep = sleep
+        self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
+        self._live: dict[str, _Request] = {}
+        self._max_running = max_running
+        self._slots = asyncio.Semaphore(max_running)
+        self._running = 0
+        self._going = asyncio.Event()
+        self._going.set()
+        self._dead = False
+        self._weights = FakeWeights(version)
+        self._controls: dict[str, Control] = {
+            "abort_request": self._abort,
+            "pause_generation": self._pause,
+            "continue_generation": self._continue,
+            "flush_cache": self._flush,
+            **self._weights.controls,
+        }
+        self._runner: web.AppRunner | None = None
+
+    def fail(self, path: str, *faults: Fault) -> None:
+        """The next calls of `path` meet these faults, one each."""
+        self._faults[path].extend(faults)
+
+    @property
+    def version(self) -> str:
+        """The weight version as the server writes it."""
+        return self._weights.version
+
+    @property
+    def paused(self) -> bool:
+        """Whether generation is paused."""
+        return not self._going.is_set()
+
+    async def start(self) -> None:
+        """Listens; `url` is known afterwards."""
+        app = web.Application(middlewares=[self._faulty])
+        app.router.add_post("/generate", self._generate)
+        app.router.add_get("/ready", self._ready)
+        app.router.add_get("/model_info", self._model_info)
+        app.router.add_get("/server_info", self._server_info)
+        app.router.add_post("/{control}", self._control)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        """Cuts every connection, as a death of the server would."""
+        assert self._runner is not None, "the server was not started"
+        await self._runner.cleanup()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @web.middleware
+    async def _faulty(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        faults = self._faults[request.path]
+        fault = "drop" if self._dead else faults.popleft() if faults else None
+        if fault == "hang":
+            await asyncio.Event().wait()
+        if fault == "drop":
+            assert request.transport is not None
+            request.transport.abort()
+        return _answer({"error": {"message": "fault"}}, 500) if fault else await handler(request)
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        return web.Response(status=503 if self.paused else 200)
+
+    async def _model_info(self, _request: web.Request) -> web.Response:
+        return _answer({"model_path": "fake", "weight_version": self.version})
+
+    async def _server_info(self, _request: web.Request) -> web.Response:
+        running = self._slots._value + self._running
+        return _answer({"model_path": "fake", "context_length": self._context_length, "max_running_requests": running})
+
+    async def _generate(self, http: web.Request) -> web.Response:
+        body = orjson.loads(await http.read())
+        self.requests.append(body)
+        sampling = body.get("sampling_params", {})
+        request = _Request(
+            rid=body.get("rid") or uuid.uuid4().hex,
+            prompt=body["input_ids"],
+            max_new_tokens=sampling.get("max_new_tokens", 128),
+            stop_token_ids=self._eos | frozenset(sampling.get("stop_token_ids") or ()),
+        )
+        if refusal := self._refuse(request):
+            return _answer({"error": {"message": refusal}}, 400)
+        if any(not 0 <= token < self._vocab_size for token in request.prompt):
+            self._dead = True
+        self._live[request.rid] = request
+        request.task = asyncio.create_task(self._decode(request))
+        try:
+            await asyncio.wait({request.task})
+        finally:
+            request.task.cancel()
+            del self._live[request.rid]
+        if request.task.cancelled():
+            request.finish_reason = "abort"
+        else:
+            request.task.result()
+        return _answer(_result(request, self.version))
+
+    def _refuse(self, request: _Request) -> str | None:
+        total = len(request.prompt) + request.max_new_tokens
+        if total > self._context_length:
+            return f"{total} tokens requested, the context has {self._context_length}"
+        if request.rid in self._live:
+            return f"duplicate request id {request.rid}"
+        return None if request.prompt else "input_ids cannot be empty"
+
+    async def _decode(self, request: _Request) -> None:
+        async with self._slots:
+            await self._going.wait()
+            self._running += 1
+            try:
+                await self._sleep(self._latency.prefill)
+                for token, log_prob in itertools.islice(self._source(request.prompt), request.max_new_tokens):
+                    await self._sleep(self._latency.of_token(self._running))
+                    await self._going.wait()
+                    request.tokens.append(token)
+                    request.log_probs.append(log_prob)
+                    request.versions.append(self.version)
+                    if token in request.stop_token_ids:
+                        request.finish_reason = "stop"
+                        return
+                if len(request.tokens) < request.max_new_tokens:
+                    request.finish_reason = "stop"
+            finally:
+                self._running -= 1
+
+    async def _control(self, http: web.Request) -> web.Response:
+        body = orjson.loads(await http.read() or b"{}")
+        self.calls.append((http.path, body))
+        act = self._controls.get(http.match_info["control"])
+        if act is None:
+            return _answer({"error": {"message": f"no such endpoint {http.path}"}}, 404)
+        refusal = act(body)
+        return _answer({"success": refusal is None, "message": refusal or "done"}, 400 if refusal else 200)
+
+    def _abort(self, body: dict[str, Any]) -> None:
+        for rid, request in self._live.items():
+            # The real server takes any prefix of an id for the id.
+            if request.task is not None and (body.get("abort_all") or rid.startswith(body["rid"])):
+                request.task.cancel()
+
+    def _pause(self, body: dict[str, Any]) -> None:
+        self._going.clear()
+        if body.get("mode", "abort") == "abort":
+            self._abort({"abort_all": True})
+
+    def _continue(self, _body: dict[str, Any]) -> None:
+        self._going.set()
+
+    def _flush(self, _body: dict[str, Any]) -> str | None:
+        return "requests are running" if self._live else None
+
+
+def _result(request: _Request, version: str) -> dict[str, Any]:
+    meta: dict[str, Any] = {
+        "id": request.rid,
+        "finish_reason": {"type": request.finish_reason},
+        "weight_version": request.versions[-1] if request.versions else version,
+        "weight_versions": request.spans(),
+        "output_token_logprobs": [
+            [value, token, None] for value, token in zip(request.log_probs, request.tokens, strict=True)
+        ],
+        "completion_tokens": len(request.tokens),
+    }
+    if request.finish_reason != "abort" or request.tokens:
+        meta |= {"prompt_tokens": len(request.prompt), "cached_tokens": 0}
+    return {"output_ids": request.tokens, "meta_info": meta}
+
+
+def _answer(content: dict[str, Any], status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(content), status=status, content_type="application/json")

@@ -1,0 +1,83 @@
+"""The tiny model and its tokenizer: what they promise to everything that trains on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from stream_rl.errors import ModelError
+from stream_rl.models import MODELS, make_model
+from stream_rl.models.tiny_text import WORDS, make_tiny_text, tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+
+
+def test_there_are_32_words_and_each_is_one_token() -> None:
+    assert len(WORDS) == len(set(WORDS)) == len(TOKENIZER) == 32
+    assert [TOKENIZER.encode(word, add_special_tokens=False) for word in WORDS] == [[n] for n in range(32)]
+
+
+@given(st.lists(st.integers(0, 31)))
+def test_ids_come_back_from_their_text(ids: list[int]) -> None:
+    assert TOKENIZER.encode(TOKENIZER.decode(ids), add_special_tokens=False) == ids
+
+
+PLAIN = [word for word in WORDS if word.isalnum()]
+
+
+@given(st.lists(st.lists(st.sampled_from(PLAIN), min_size=1).map(" ".join), min_size=1).map("\n".join))
+def test_text_of_words_spaces_and_newlines_comes_back(text: str) -> None:
+    assert TOKENIZER.decode(TOKENIZER.encode(text, add_special_tokens=False)) == text
+
+
+def test_the_template_is_chatml_and_its_newlines_are_tokens(tiny_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    messages = [{"role": "user", "content": "guess"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "<|im_start|>user\nguess<|im_end|>\n<|im_start|>assistant\n"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    start, user, newline, guess, end, assistant = tokenizer.convert_tokens_to_ids(
+        ["<|im_start|>", "user", "\n", "guess", "<|im_end|>", "assistant"]
+    )
+    assert ids == [start, user, newline, guess, end, newline, start, assistant, newline]
+    assert end == tokenizer.eos_token_id
+    assert tokenizer.decode(ids) == text
+
+
+def test_unknown_words_become_unk() -> None:
+    assert TOKENIZER.encode("guess elephants", add_special_tokens=False) == [WORDS.index("guess"), WORDS.index("<unk>")]
+
+
+def test_the_model_has_the_size_that_learns(tiny_model: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    config = model.config
+    assert (config.hidden_size, config.num_hidden_layers, config.vocab_size, config.head_dim) == (64, 2, 32, 16)
+    assert model.dtype == torch.float32
+    assert not config.tie_word_embeddings
+    assert config.eos_token_id == model.generation_config.eos_token_id == WORDS.index("<|im_end|>")
+    assert model.get_input_embeddings().weight.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_the_seed_decides_the_weights_and_leaves_torch_alone(tiny_model: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    make_tiny_text(tmp_path / "same", seed=0)
+    make_tiny_text(tmp_path / "other", seed=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (tiny_model, tmp_path / "same")]
+    assert weights[0] == weights[1] != (tmp_path / "other" / "model.safetensors").read_bytes()
+
+
+def test_a_wrong_name_or_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="smollm2, tiny-text"):
+        make_model("tiny", tmp_path / "new")
+    (tmp_path / "file").touch()
+    for used in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ModelError, match="is there already"):
+            make_model("tiny-text", used)
+    assert set(MODELS) == {"smollm2", "tiny-text"}
