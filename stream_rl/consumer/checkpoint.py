@@ -61,13 +61,18 @@ class Checkpoints:
         barrier()
         return self.steps()[0]
 
-    def load_newest(self, policy: Policy, optimizer: torch.optim.Optimizer) -> int:
+    def load_newest(self, policy: Policy, optimizer: torch.optim.Optimizer, *, at_most: int) -> int:
         """Loads the newest whole checkpoint, whatever world size wrote it. A collective.
+
+        Args:
+            policy, optimizer: take the state.
+            at_most: the ledger's last step. Newer checkpoints are of a history that the buffer lost: they are removed,
+                so that no later resume takes them for the steps that will have their numbers.
 
         Returns:
             Its step; 0, with nothing loaded, when there is none.
         """
-        step = orjson.loads(broadcast(orjson.dumps(self._newest_whole()) if dist.get_rank() == 0 else None))
+        step = orjson.loads(broadcast(orjson.dumps(self._newest_whole(at_most) if dist.get_rank() == 0 else None)))
         if step:
             state = _state(policy, optimizer)
             load(state, checkpoint_id=self.folder / _name(step))
@@ -78,12 +83,16 @@ class Checkpoints:
         """The steps that have a checkpoint, oldest first."""
         return sorted(int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*"))
 
-    def _newest_whole(self) -> int:
+    def _newest_whole(self, at_most: int) -> int:
         for step in reversed(self.steps()):
-            fault = _fault(self.folder / _name(step))
-            if fault is None:
+            path = self.folder / _name(step)
+            if step > at_most:
+                LOGGER.warning("checkpoint %s is beyond the ledger's step %d and removed", path, at_most)
+                shutil.rmtree(path)
+            elif fault := _fault(path):
+                LOGGER.warning("checkpoint %s is broken and skipped: %s", path, fault)
+            else:
                 return step
-            LOGGER.warning("checkpoint %s is broken and skipped: %s", self.folder / _name(step), fault)
         return 0
 
 

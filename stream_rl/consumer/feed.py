@@ -7,8 +7,10 @@ never a wait inside one collective. Every rank reads only the groups that it tra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from itertools import islice
+from typing import NamedTuple
 
 import orjson
 import torch.distributed as dist
@@ -22,21 +24,28 @@ POLL_SECONDS = 0.02
 ROUND_SECONDS = 1.0
 
 
+class MiniBatch(NamedTuple):
+    """One rank's groups of one mini-batch, and their places in the ledger entry."""
+
+    places: list[int]
+    groups: list[Group]
+
+
 class Feed:
     """One rank's feed.
 
     Args:
         runner: the event loop that drives the buffer.
         buffer: this rank's own connection.
-        between_polls: awaited on rank 0 after every poll that found no batch: gives joining engines their weights.
+        serve_joining: awaited on rank 0 while there are engines without weights: gives them some.
     """
 
     def __init__(
-        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, between_polls: Callable[[], Awaitable[None]]
+        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, serve_joining: Callable[[], Awaitable[None]]
     ) -> None:
         self._runner = runner
         self._buffer = buffer
-        self._between_polls = between_polls
+        self._serve_joining = serve_joining
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._claim = TrainerClaim(0, 0)
 
@@ -61,18 +70,17 @@ class Feed:
             if (entry := _decode(broadcast(_encode(answer)))) is not RunState.RUNNING:
                 return entry if isinstance(entry, LedgerEntry) else None
 
-    def places(self, entry: LedgerEntry, mini_batches: int) -> list[list[int]]:
-        """The places in the entry of the groups that this rank trains, by mini-batch."""
+    def load(self, entry: LedgerEntry, mini_batches: int) -> list[MiniBatch]:
+        """Reads this rank's groups of each mini-batch."""
         dealt = mini_batch_groups(range(len(entry.groups)), mini_batches)
         owners = [share([1] * len(places), self._ranks) for places in dealt]
-        return [
+        mine = [
             [place for place, owner in zip(places, of_places, strict=True) if owner == self._rank]
             for places, of_places in zip(dealt, owners, strict=True)
         ]
-
-    def load(self, groups: Sequence[int]) -> list[Group]:
-        """Reads some groups, whole."""
-        return self._runner.run(self._buffer.load_groups(groups)) if groups else []
+        wanted = [entry.groups[place] for places in mine for place in places]
+        groups = iter(self._runner.run(self._buffer.load_groups(wanted)) if wanted else [])
+        return [MiniBatch(places, list(islice(groups, len(places)))) for places in mine]
 
     def checkpoints_kept(self, oldest_step: int) -> None:
         """Lets the buffer retire what no resume needs: everything up to the oldest checkpoint. For rank 0."""
@@ -91,7 +99,8 @@ class Feed:
             answer = await self._buffer.take_step(self._claim, step)
             if isinstance(answer, LedgerEntry):
                 return answer
-            await self._between_polls()
+            if answer.engines_joining:
+                await self._serve_joining()
             await asyncio.sleep(POLL_SECONDS)
         return RunState.RUNNING
 

@@ -51,13 +51,6 @@ def sample_rows(groups: Sequence[Group], samples: Samples, trainer_version: int)
     return np.column_stack([np.asarray(columns[name], np.float64) for name in COLUMNS])
 
 
-def place_rows(rows: Floats, positions: Sequence[int], groups: int, group_size: int) -> Floats:
-    """Puts the rows of groups at their places in the step: float64 (groups, group_size, columns), zero elsewhere."""
-    table = np.zeros((groups, group_size, len(COLUMNS)))
-    table[list(positions)] = rows.reshape(len(positions), group_size, len(COLUMNS))
-    return table
-
-
 def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
     """The figures of a step that follow from its samples, by their names in `steps.jsonl`.
 

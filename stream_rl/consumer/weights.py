@@ -38,11 +38,13 @@ class WeightFolders:
             folder.mkdir(parents=True, exist_ok=True)
             _write_static(folder / _STATIC, policy.language_model, model_path, dtype)
 
-    def write(self, version: WeightVersion) -> Path:
-        """Writes the policy's weights as they are now. A collective. Returns the version's folder."""
-        final = self.folder / str(version)
-        self.write_to(final)
-        return final
+    def path(self, version: WeightVersion) -> Path:
+        """Where a version's folder is."""
+        return self.folder / str(version)
+
+    def write(self, version: WeightVersion) -> None:
+        """Writes the policy's weights as they are now. A collective."""
+        self.write_to(self.path(version))
 
     def write_to(self, final: Path) -> None:
         """Writes the policy as a whole Hugging Face folder to any place on the same disk. A collective."""

@@ -1,0 +1,217 @@
+"""The trainer process: takes groups, updates the policy, publishes the weights.
+
+    claim ─► newest checkpoint N ─► replay N+1..T from the ledger ─► publish T ─► steps T+1.. ─► export
+                                                                          ▲          │
+                                                                          └──────────┘
+
+    step: take ─► load ─► train ─► publish ─► checkpoint ─► one line of steps.jsonl
+
+Invariants: a step that the ledger has is trained again on the same groups, in order, under the recorded knobs; nothing
+is published before the trainer is level with the ledger; what a step computes follows from its weights, its groups and
+its number alone (the random generators are seeded from it), so that a replay repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from stream_rl.buffer import ProcessRecord, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.consumer.batching import Samples, flatten
+from stream_rl.consumer.checkpoint import Checkpoints
+from stream_rl.consumer.collectives import all_sum, process_group
+from stream_rl.consumer.feed import Feed
+from stream_rl.consumer.model import load_policy, pick_device
+from stream_rl.consumer.publication import Publication
+from stream_rl.consumer.step_record import COLUMNS, PARTS, Floats, observe_step, sample_rows, step_record
+from stream_rl.consumer.update import Updater
+from stream_rl.consumer.weights import WeightFolders
+from stream_rl.engine.publish import WeightPublisher
+from stream_rl.metrics.exporter import serve_metrics
+from stream_rl.metrics.turn_log import JsonLines
+from stream_rl.sample import LedgerEntry, WeightVersion
+
+LOGGER = logging.getLogger(__name__)
+
+
+def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str, buffer_url: str) -> None:
+    """Trains to the last step, or until the run is drained; then returns. One call per rank, each in its own process.
+
+    Args:
+        config: the run's settings.
+        rank, world_size, init_method: as torch.distributed wants them.
+        buffer_url: where the run's Redis is.
+
+    Raises:
+        UserError: the model cannot be loaded.
+        NoTrainableBatch, TrainerSuperseded, BufferUnavailable: as their docstrings say. A rank that raises ends the
+            others: their next collective raises.
+    """
+    device = pick_device(config.trainer.device, rank)
+    try:
+        with (
+            process_group(rank, world_size, init_method, device, config.trainer.collective_timeout),
+            asyncio.Runner() as runner,
+        ):
+            buffer = runner.run(_connect(config, buffer_url))
+            publisher = WeightPublisher()
+            try:
+                runner.run(_register(config, buffer, rank))
+                _assemble(config, device, runner, buffer, publisher).run()
+            finally:
+                runner.run(publisher.close())
+                runner.run(buffer.close())
+    except BaseException as error:
+        LOGGER.error("trainer rank %d ends: %s: %s", rank, type(error).__name__, error)
+        raise
+
+
+class Trainer:
+    """One rank of the trainer, put together from its parts."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        feed: Feed,
+        updater: Updater,
+        checkpoints: Checkpoints,
+        folders: WeightFolders,
+        publication: Publication,
+    ) -> None:
+        self._config = config
+        self._feed = feed
+        self._updater = updater
+        self._checkpoints = checkpoints
+        self._folders = folders
+        self._publication = publication
+        self._incarnation = 0
+        self._level = 0
+        self._saved = 0
+        # One writer: the other ranks know the same figures.
+        self._log = JsonLines(config.folder / "steps.jsonl") if dist.get_rank() == 0 else None
+
+    def run(self) -> None:
+        """From the newest checkpoint to the last step, or to the drain."""
+        step = self._resume()
+        while step < self._config.trainer.steps:
+            if not self._step(step + 1):
+                self._checkpoint(step)
+                return
+            step += 1
+        self._folders.write_to(self._checkpoints.folder / "hf")
+        if dist.get_rank() == 0:
+            self._feed.finish()
+
+    def _resume(self) -> int:
+        claim = self._feed.claim()
+        self._incarnation, self._level = claim.incarnation, claim.ledger_steps
+        step = self._checkpoints.load_newest(self._updater.policy, self._updater.optimizer, at_most=self._level)
+        self._saved = step
+        LOGGER.info("incarnation %d goes on from step %d; the ledger has %d", self._incarnation, step, self._level)
+        self._publication.recover()
+        if step == self._level:
+            self._publish(step)
+        return step
+
+    def _step(self, step: int) -> bool:
+        torch.manual_seed(self._config.seed * 1_000_003 + step)
+        seconds = dict.fromkeys(PARTS, 0.0)
+        with _timed(seconds, "wait"):
+            entry = self._feed.take(step)
+        if entry is None:
+            return False
+        with _timed(seconds, "load"):
+            mini_batches, table = self._load(entry)
+        with _timed(seconds, "train"):
+            figures = self._updater.step(mini_batches, step)
+        with _timed(seconds, "publish"):
+            if step >= self._level:
+                self._publish(step)
+        with _timed(seconds, "checkpoint"):
+            if step % self._config.trainer.checkpoint_every == 0 or step == self._config.trainer.steps:
+                self._checkpoint(step)
+        self._write_line(entry, table, {**asdict(figures), **{f"{part}_seconds": seconds[part] for part in PARTS}})
+        return True
+
+    def _load(self, entry: LedgerEntry) -> tuple[list[Samples], Floats]:
+        version = entry.step - 1
+        table = np.zeros((len(entry.groups), self._config.rollout.group_size, len(COLUMNS)))
+        mini_batches = []
+        for places, groups in self._feed.load(entry, self._config.trainer.mini_batches):
+            samples = flatten(groups, trainer_version=version, max_staleness=entry.max_staleness)
+            table[places] = sample_rows(groups, samples, version).reshape(len(places), *table.shape[1:])
+            mini_batches.append(samples)
+        return mini_batches, all_sum(table)
+
+    def _publish(self, step: int) -> None:
+        self._publication.publish(WeightVersion(step, self._incarnation))
+
+    def _checkpoint(self, step: int) -> None:
+        if step != self._saved:
+            oldest = self._checkpoints.save(step, self._updater.policy, self._updater.optimizer)
+            self._saved = step
+            if dist.get_rank() == 0:
+                self._feed.checkpoints_kept(oldest)
+
+    def _write_line(self, entry: LedgerEntry, table: Floats, figures: dict[str, Any]) -> None:
+        if self._log is None:
+            return
+        replayed = entry.step <= self._level
+        record = {
+            "time": time.time(),
+            "version": str(WeightVersion(entry.step, self._incarnation)),
+            "incarnation": self._incarnation,
+            "replayed": replayed,
+            **step_record(entry, table),
+            **figures,
+        }
+        self._log.append(record)
+        if not replayed:
+            observe_step(record, table)
+
+
+def _assemble(
+    config: Config, device: torch.device, runner: asyncio.Runner, buffer: TrajectoryBuffer, publisher: WeightPublisher
+) -> Trainer:
+    policy = load_policy(config.model, device)
+    dtype = getattr(torch, config.model.dtype)
+    folders = WeightFolders(config.folder / "weights", policy, dtype, config.model.path)
+    publication = Publication(runner, buffer, publisher, folders)
+    return Trainer(
+        config,
+        feed=Feed(runner, buffer, publication.update_joining),
+        updater=Updater(policy, config.trainer, device),
+        checkpoints=Checkpoints(config.folder / "checkpoints", config.trainer.checkpoints_kept),
+        folders=folders,
+        publication=publication,
+    )
+
+
+async def _connect(config: Config, url: str) -> TrajectoryBuffer:
+    password = os.environ.get(config.buffer.password_env)
+    return await TrajectoryBuffer.connect(url, config.name, password=password, timeout=config.buffer.timeout)
+
+
+async def _register(config: Config, buffer: TrajectoryBuffer, rank: int) -> None:
+    url = serve_metrics(config.metrics.host)
+    await buffer.register_process(ProcessRecord(f"trainer-{rank}", "trainer", socket.gethostname(), os.getpid(), url))
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    seconds[part] += time.perf_counter() - started
