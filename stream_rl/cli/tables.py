@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -66,7 +67,7 @@ def rewards_line(steps: Sequence[Mapping[str, Any]]) -> Text:
 
 def counts_table(title: str, counts: Mapping[str, Any]) -> Table:
     """Names and numbers under a title."""
-    table = Table(title=title, title_justify="left", show_header=False, title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=box.SIMPLE)
     table.add_column()
     table.add_column(justify="right")
     for name, count in counts.items():
@@ -76,7 +77,7 @@ def counts_table(title: str, counts: Mapping[str, Any]) -> Table:
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """The figures of summary.json."""
-    table = Table(title="summary", title_justify="left", show_header=False, title_style="bold")
+    table = Table(title="summary", title_justify="left", title_style="bold", show_header=False, box=box.SIMPLE)
     table.add_column()
     table.add_column(justify="right")
     for name, value in summary.items():
@@ -91,7 +92,7 @@ def _headline(config: Config, snapshot: RunSnapshot, supervised: bool) -> Text:
 
 
 def _processes(snapshot: RunSnapshot, metrics_url: str | None) -> Table:
-    table = Table(title="processes", title_justify="left", title_style="bold")
+    table = Table(title="processes", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for column in ("name", "host", "pid", "state", "weights", "metrics"):
         table.add_column(column)
     if metrics_url is not None and all(process.kind != "supervisor" for process in snapshot.processes):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -107,25 +109,56 @@ def test_other_failures_with_a_name_exit_with_1(
     assert answer.err == "stream-rl: error: RepeatedDeaths: trainer died 3 times last cause: memory\n"
 
 
-@pytest.mark.parametrize(("pid", "state"), [(os.getpid(), "running"), (NO_PROCESS, "its supervisor is gone")])
-async def test_status_of_a_live_run(run: Config, tmp_path: Path, pid: int, state: str) -> None:
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
     server = EmbeddedServer(tmp_path / "redis")
     server.start()
-    try:
-        announce(run, server.url, pid)
-        async with await TrajectoryBuffer.connect(server.url, run.name) as buffer:
-            await buffer.open_run(RunRules.of(run))
-            await buffer.engine_joined("engine-0", "http://127.0.0.1:30000", 77)
-            await buffer.engine_serving("engine-0", WeightVersion(4, 1))
-            await buffer.register_process(ProcessRecord("producer-0", "producer", "here", 78, "http://127.0.0.1:9/m"))
-            await buffer.count_recovery("trainer")
-        shown, supervised = await view(run.folder, run)
-    finally:
-        server.stop()
+    yield server.url
+    server.stop()
+
+
+async def open_run(config: Config, url: str) -> None:
+    """A run as the buffer knows it after one recovery, with an engine and a producer."""
+    async with await TrajectoryBuffer.connect(url, config.name) as buffer:
+        await buffer.open_run(RunRules.of(config))
+        await buffer.engine_joined("engine-0", "http://127.0.0.1:30000", 77)
+        await buffer.engine_serving("engine-0", WeightVersion(4, 1))
+        await buffer.register_process(ProcessRecord("producer-0", "producer", "here", 78, "http://127.0.0.1:9/m"))
+        await buffer.count_recovery("trainer")
+
+
+@pytest.mark.parametrize(("pid", "state"), [(os.getpid(), "running"), (NO_PROCESS, "its supervisor is gone")])
+async def test_status_of_a_live_run(run: Config, redis_url: str, pid: int, state: str) -> None:
+    announce(run, redis_url, pid)
+    await open_run(run, redis_url)
+    shown, supervised = await view(run.folder, run)
     text = text_of(shown)
     assert supervised == (state == "running")
     for expected in (state, "step 0 of 100", "4.1", "serving", "producer-0", "http://127.0.0.1:9/m", "max_staleness"):
         assert expected in text
+
+
+async def test_status_before_the_run_is_opened(run: Config, redis_url: str) -> None:
+    announce(run, redis_url, os.getpid())
+    shown, supervised = await view(run.folder, run)
+    assert supervised
+    assert "starting" in text_of(shown)
+
+
+def test_report_of_a_live_run_asks_the_buffer(stream_rl: StreamRL, run: Config, redis_url: str) -> None:
+    announce(run, redis_url, os.getpid())
+    asyncio.run(open_run(run, redis_url))
+    assert stream_rl("report", run.folder).code == 0
+    summary = orjson.loads((run.folder / "summary.json").read_bytes())
+    assert summary["recoveries"]["trainer"] == 1
+    assert summary["wall_seconds"] > 0
+
+
+def test_report_of_an_ended_run_leaves_its_summary(stream_rl: StreamRL, run: Config, redis_url: str) -> None:
+    announce(run, redis_url, NO_PROCESS)
+    asyncio.run(open_run(run, redis_url))
+    assert stream_rl("report", run.folder).code == 0
+    assert not (run.folder / "summary.json").exists()
 
 
 async def test_status_outlives_a_buffer_that_is_away(run: Config, tmp_path: Path) -> None:
