@@ -15,57 +15,20 @@ import itertools
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import orjson
 from aiohttp import web
 
+from stream_rl.testing.fake_request import INSTANT, FakeRequest, Latency
 from stream_rl.testing.fake_weights import Control, FakeWeights
 from stream_rl.testing.token_sources import TokenSource
 
-__all__ = ["FakeEngineServer", "Fault", "Latency"]
+__all__ = ["FakeEngineServer", "Fault"]
 
 Fault = Literal["drop", "500", "hang"]
 """The connection is cut without an answer; the server fails; no answer ever comes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Seconds a request takes: `prefill` once, then for each token the larger of `token` and running / `capacity`.
-
-    `capacity` is the tokens a second that all running requests share; without it they do not slow each other.
-    """
-
-    prefill: float = 0.0
-    token: float = 0.0
-    capacity: float | None = None
-
-    def of_token(self, running: int) -> float:
-        """Seconds for one token of one of `running` requests."""
-        return self.token if self.capacity is None else max(self.token, running / self.capacity)
-
-
-@dataclass(eq=False, slots=True)
-class _Request:
-    rid: str
-    prompt: list[int]
-    max_new_tokens: int
-    stop_token_ids: frozenset[int]
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    versions: list[str] = field(default_factory=list)
-    finish_reason: str = "length"
-    task: asyncio.Task[None] | None = None
-
-    def spans(self) -> list[dict[str, Any]]:
-        spans, at = [], 0
-        for version, run in itertools.groupby(self.versions):
-            end = at + len(list(run))
-            spans.append({"version": version, "start": at, "end": end})
-            at = end
-        return spans
 
 
 class FakeEngineServer:
@@ -92,7 +55,7 @@ class FakeEngineServer:
         max_running: int = 128,
         eos: int | None = None,
         version: str = "0",
-        latency: Latency = Latency(),
+        latency: Latency = INSTANT,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.url = ""
@@ -105,10 +68,11 @@ class FakeEngineServer:
         self._latency = latency
         self._sleep = sleep
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
-        self._live: dict[str, _Request] = {}
+        self._live: dict[str, FakeRequest] = {}
         self._max_running = max_running
         self._slots = asyncio.Semaphore(max_running)
         self._running = 0
+        self._arrival = asyncio.Event()
         self._going = asyncio.Event()
         self._going.set()
         self._dead = False
@@ -126,6 +90,13 @@ class FakeEngineServer:
         """The next calls of `path` meet these faults, one each."""
         self._faults[path].extend(faults)
 
+    async def arrived(self, count: int, *, timeout: float = 5.0) -> None:
+        """Returns when `count` requests have arrived altogether. Raises TimeoutError after `timeout` seconds."""
+        async with asyncio.timeout(timeout):
+            while len(self.requests) < count:
+                self._arrival.clear()
+                await self._arrival.wait()
+
     @property
     def version(self) -> str:
         """The weight version as the server writes it."""
@@ -135,6 +106,14 @@ class FakeEngineServer:
     def paused(self) -> bool:
         """Whether generation is paused."""
         return not self._going.is_set()
+
+    def pause(self) -> None:
+        """Holds every request where it is, as a weight update does."""
+        self._going.clear()
+
+    def resume(self) -> None:
+        """Goes on after `pause`."""
+        self._going.set()
 
     async def start(self) -> None:
         """Listens; `url` is known afterwards."""
@@ -190,8 +169,9 @@ class FakeEngineServer:
     async def _generate(self, http: web.Request) -> web.Response:
         body = orjson.loads(await http.read())
         self.requests.append(body)
+        self._arrival.set()
         sampling = body.get("sampling_params", {})
-        request = _Request(
+        request = FakeRequest(
             rid=body.get("rid") or uuid.uuid4().hex,
             prompt=body["input_ids"],
             max_new_tokens=sampling.get("max_new_tokens", 128),
@@ -212,9 +192,9 @@ class FakeEngineServer:
             request.finish_reason = "abort"
         else:
             request.task.result()
-        return _answer(_result(request, self.version))
+        return _answer(request.result(self.version))
 
-    def _refuse(self, request: _Request) -> str | None:
+    def _refuse(self, request: FakeRequest) -> str | None:
         total = len(request.prompt) + request.max_new_tokens
         if total > self._context_length:
             return f"{total} tokens requested, the context has {self._context_length}"
@@ -222,7 +202,7 @@ class FakeEngineServer:
             return f"duplicate request id {request.rid}"
         return None if request.prompt else "input_ids cannot be empty"
 
-    async def _decode(self, request: _Request) -> None:
+    async def _decode(self, request: FakeRequest) -> None:
         async with self._slots:
             await self._going.wait()
             self._running += 1
@@ -258,31 +238,15 @@ class FakeEngineServer:
                 request.task.cancel()
 
     def _pause(self, body: dict[str, Any]) -> None:
-        self._going.clear()
+        self.pause()
         if body.get("mode", "abort") == "abort":
             self._abort({"abort_all": True})
 
     def _continue(self, _body: dict[str, Any]) -> None:
-        self._going.set()
+        self.resume()
 
     def _flush(self, _body: dict[str, Any]) -> str | None:
         return "requests are running" if self._live else None
-
-
-def _result(request: _Request, version: str) -> dict[str, Any]:
-    meta: dict[str, Any] = {
-        "id": request.rid,
-        "finish_reason": {"type": request.finish_reason},
-        "weight_version": request.versions[-1] if request.versions else version,
-        "weight_versions": request.spans(),
-        "output_token_logprobs": [
-            [value, token, None] for value, token in zip(request.log_probs, request.tokens, strict=True)
-        ],
-        "completion_tokens": len(request.tokens),
-    }
-    if request.finish_reason != "abort" or request.tokens:
-        meta |= {"prompt_tokens": len(request.prompt), "cached_tokens": 0}
-    return {"output_ids": request.tokens, "meta_info": meta}
 
 
 def _answer(content: dict[str, Any], status: int = 200) -> web.Response:

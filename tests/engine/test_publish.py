@@ -1,0 +1,114 @@
+"""Publishing over fake engines: every engine's own result, and order after a death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+
+from stream_rl.engine.client import EngineClient, SamplingParams
+from stream_rl.engine.publish import GROUP, WeightPublisher
+from stream_rl.engine.server import free_port
+from stream_rl.sample import Int32, WeightVersion
+from stream_rl.testing import FakeEngineServer, seeded
+
+VERSION = WeightVersion(7, 1)
+WEIGHTS = Path("/weights/7.1")
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[list[FakeEngineServer]]:
+    """Two engines at version 0."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(FakeEngineServer(seeded(0, 32), vocab_size=32)) for _ in range(2)]
+
+
+@pytest.fixture
+async def publisher() -> AsyncIterator[WeightPublisher]:
+    """Gives an engine half a second."""
+    publisher = WeightPublisher(timeout=0.5)
+    yield publisher
+    await publisher.close()
+
+
+def named(engines: list[FakeEngineServer]) -> list[tuple[str, str]]:
+    """What the buffer would say of them."""
+    return [(f"engine-{number}", engine.url) for number, engine in enumerate(engines)]
+
+
+def paths(engine: FakeEngineServer) -> list[str]:
+    """The control calls that an engine has seen."""
+    return [path for path, _ in engine.calls]
+
+
+async def test_every_engine_gets_the_version(engines: list[FakeEngineServer], publisher: WeightPublisher) -> None:
+    updates = await publisher.publish(named(engines), VERSION, WEIGHTS)
+    assert [(update.engine_id, update.ok) for update in updates] == [("engine-0", True), ("engine-1", True)]
+    for engine in engines:
+        assert engine.version == "7.1"
+        assert not engine.paused
+        assert paths(engine) == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+        assert engine.calls[0][1] == {"mode": "retract"}
+        assert engine.calls[1][1] == {"model_path": str(WEIGHTS), "weight_version": "7.1", "flush_cache": True}
+    seconds = {"engine": "engine-1"}
+    assert (REGISTRY.get_sample_value("stream_rl_publish_seconds_count", seconds) or 0) >= 1
+
+
+@pytest.mark.parametrize("fault", ["dead", "500", "hang"])
+async def test_an_engine_that_fails_is_reported_and_the_others_go_on(
+    engines: list[FakeEngineServer], publisher: WeightPublisher, fault: str
+) -> None:
+    places = named(engines)
+    if fault == "dead":
+        places[0] = ("engine-0", f"http://127.0.0.1:{free_port()}")
+    else:
+        engines[0].fail("/update_weights_from_disk", *([fault] * 3))  # type: ignore[list-item]
+    broken, fine = await publisher.publish(places, VERSION, WEIGHTS)
+    assert not broken.ok
+    assert broken.error
+    assert fine.ok
+    assert engines[1].version == "7.1"
+    assert not any(engine.paused for engine in engines)
+
+
+async def test_an_engine_that_says_another_version_has_failed(
+    engines: list[FakeEngineServer], publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(engines[0]._controls, "update_weights_from_disk", lambda _body: None)
+    broken, fine = await publisher.publish(named(engines), VERSION, WEIGHTS)
+    assert broken.error is not None
+    assert "serves version 0 after an update to 7.1" in broken.error
+    assert fine.ok
+
+
+async def test_requests_wait_through_an_update_and_finish(
+    engines: list[FakeEngineServer], publisher: WeightPublisher, prompt: Int32
+) -> None:
+    async with EngineClient(engines[0].url, vocab_size=32) as client:
+        running = asyncio.create_task(client.generate(prompt, SamplingParams(2000)))
+        await engines[0].arrived(1)
+        await publisher.publish(named(engines), VERSION, WEIGHTS)
+        generation = await running
+    assert generation.finish_reason == "length"
+    assert generation.spans[-1].version == VERSION
+
+
+async def test_what_a_dead_trainer_left_is_put_in_order(
+    engines: list[FakeEngineServer], publisher: WeightPublisher, prompt: Int32
+) -> None:
+    async with EngineClient(engines[0].url, vocab_size=32) as client:
+        await client.init_weights_group(
+            GROUP, address="127.0.0.1", port=1, rank=1, world_size=2, backend="gloo", timeout=5.0
+        )
+        await client.pause()
+        await client.begin_weight_update()
+        left, orderly = await publisher.recover(named(engines))
+        assert left.ok
+        assert orderly.ok
+        assert not engines[0].paused
+        await client.begin_weight_update()
+        await client.generate(prompt, SamplingParams(1))
