@@ -15,12 +15,13 @@ import numpy as np
 
 from stream_rl.metrics.run_folder import TURN_PARTS, RunRecords
 from stream_rl.metrics.summary import WINDOW, moving_mean
-from stream_rl.sample import SampleId
+from stream_rl.sample import SampleId, StopReason
 
 Trace = dict[str, Any]
 
 BLUE, TEAL, AMBER, ROSE, VIOLET, GREY = "#2563eb", "#0f9f8f", "#e08a00", "#d9365e", "#7c4ddb", "#9aa5b4"
 COLOURS = (BLUE, TEAL, AMBER, ROSE, VIOLET, GREY, "#3b3f8f", "#6b8e23", "#a0522d", "#c06c9e")
+REASONS = {str(reason): colour for reason, colour in zip(StopReason, COLOURS, strict=True)}
 STEP_PARTS = ("wait", "load", "train", "publish", "checkpoint")
 PURPLES = ("#f6f4fd", "#d3c5f5", "#9a78e6", "#3f1d8f")
 GREENS = ("#f1faf8", "#b5e3dc", "#3fb3a4", "#0a5f55")
@@ -204,8 +205,8 @@ def stop_reasons(run: RunRecords) -> Panel:
     areas = [
         {"type": "scatter", "mode": "lines", "stackgroup": "all", "name": reason, "x": [start for start, _ in bins],
          "y": [counts[reason] / counts.total() for _, counts in bins],
-         "line": {"width": 0.5, "color": colour}, "fillcolor": colour}
-        for reason, colour in zip(common, COLOURS, strict=False)
+         "line": {"width": 0.5, "color": REASONS.get(reason, GREY)}, "fillcolor": REASONS.get(reason, GREY)}
+        for reason in common
     ]  # fmt: skip
     return Panel(
         "Why episodes end",
@@ -280,8 +281,10 @@ def _line(run: RunRecords, column: str, name: str, colour: str, width: float = 2
 
 
 def _trace(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, width: float) -> Trace:
+    places = list(x)
+    mode = "lines" if len(places) > 1 else "markers"
     line = {"color": colour, "width": width}
-    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "name": name, "line": line}
+    return {"type": "scatter", "mode": mode, "x": places, "y": list(y), "name": name, "line": line}
 
 
 def _steps(trace: Trace) -> Trace:

@@ -84,6 +84,25 @@ def test_make_model_writes_a_model(stream_rl: StreamRL, tmp_path: Path) -> None:
     assert (tmp_path / "tiny" / "config.json").exists()
 
 
+@pytest.mark.parametrize(("finished", "code"), [(True, 0), (False, 130)])
+def test_train_ends_with_the_summary(
+    stream_rl: StreamRL, settings: Path, monkeypatch: pytest.MonkeyPatch, finished: bool, code: int
+) -> None:
+    asked: list[bool] = []
+
+    def launched(config: Config, *, resume: bool, progress: object) -> dict[str, object]:
+        asked.append(resume)
+        return {"steps": 7, "trained_groups": 224, "finished": finished}
+
+    monkeypatch.setattr("stream_rl.launch.train", launched)
+    answer = stream_rl("train", settings, "--resume")
+    assert answer.code == code
+    assert asked == [True]
+    assert "trained_groups" in answer.out
+    assert "report.html" in answer.out
+    assert ("--resume goes on" in answer.out) == (not finished)
+
+
 def test_report_prints_the_path(stream_rl: StreamRL, run: Config) -> None:
     answer = stream_rl("report", run.folder)
     assert (answer.code, answer.out) == (0, f"{run.folder / 'report.html'}\n")

@@ -141,6 +141,20 @@ def test_shares_add_up(run: RunRecords) -> None:
         assert sum(column) == pytest.approx(1)
 
 
+def test_a_reason_has_the_same_colour_in_every_report(run: RunRecords) -> None:
+    def colour(samples: list[dict[str, object]]) -> object:
+        (panel,) = [p for p in panels(RunRecords(run.config, {}, (), samples)) if p.title == "Why episodes end"]
+        return {trace["name"]: trace["fillcolor"] for trace in panel.data}["max_turns"]
+
+    rare = [sample_record(1, 0, 0, 1, "max_turns"), *(sample_record(n, 0, n, 1) for n in range(2, 6))]
+    assert colour(rare) == colour([sample_record(1, 0, 0, 1, "max_turns")])
+
+
+def test_one_step_is_a_point(run: RunRecords) -> None:
+    (panel, *_) = panels(RunRecords(run.config, {}, run.steps[:1], ()))
+    assert {trace["mode"] for trace in panel.data} == {"markers"}
+
+
 def test_a_trainers_restart_is_marked(run: RunRecords) -> None:
     (panel,) = [panel for panel in panels(run) if panel.title == "Reward"]
     assert [shape["x0"] for shape in panel.layout["shapes"]] == [41]
