@@ -6,36 +6,42 @@ A panel's note says what to look for, so that the report can be read without the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from stream_rl.metrics.figure import (
+    AMBER,
+    BLUE,
+    COLOURS,
+    GREENS,
+    GREY,
+    PALE_BLUE,
+    PURPLES,
+    ROSE,
+    TEAL,
+    VIOLET,
+    Panel,
+    Trace,
+    axes,
+    bars,
+    bins_of,
+    bound_name,
+    event_name,
+    heat,
+    horizontal,
+    stepped,
+    trace,
+    vertical,
+)
 from stream_rl.metrics.run_folder import TURN_PARTS, RunRecords
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.sample import SampleId, StopReason
 
-Trace = dict[str, Any]
-
-BLUE, TEAL, AMBER, ROSE, VIOLET, GREY = "#2563eb", "#0f9f8f", "#e08a00", "#d9365e", "#7c4ddb", "#9aa5b4"
-COLOURS = (BLUE, TEAL, AMBER, ROSE, VIOLET, GREY, "#3b3f8f", "#6b8e23", "#a0522d", "#c06c9e")
 REASONS = {str(reason): colour for reason, colour in zip(StopReason, COLOURS, strict=True)}
 STEP_PARTS = ("wait", "load", "train", "publish", "checkpoint")
-PURPLES = ("#f6f4fd", "#d3c5f5", "#9a78e6", "#3f1d8f")
-GREENS = ("#f1faf8", "#b5e3dc", "#3fb3a4", "#0a5f55")
-BINS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One plot: `data` and `layout` are what Plotly.newPlot takes."""
-
-    title: str
-    note: str
-    data: Sequence[Trace]
-    layout: Mapping[str, Any]
 
 
 def panels(run: RunRecords) -> list[Panel]:
@@ -49,14 +55,14 @@ def reward(run: RunRecords) -> Panel:
     restarts = [
         later["step"] for earlier, later in pairwise(run.steps) if later["incarnation"] != earlier["incarnation"]
     ]
-    layout = _layout("step", "reward", yaxis={"rangemode": "tozero"})
-    layout["shapes"] = [_vertical(step) for step in restarts]
-    layout["annotations"] = [_label(step, "trainer restarted") for step in restarts]
+    layout = axes("step", "reward", rangemode="tozero")
+    layout["shapes"] = [vertical(step) for step in restarts]
+    layout["annotations"] = [event_name("trainer restarted", step) for step in restarts]
     return Panel(
         "Reward",
         "Mean over the step's samples, once per trajectory.",
         [
-            _line(run, "reward_mean", "per step", colour="#a9c4f5", width=1.3),
+            _line(run, "reward_mean", "per step", colour=PALE_BLUE, width=1.3),
             {**_line(run, "reward_mean", f"mean of {WINDOW} steps", BLUE, 2.6), "y": moving_mean(rewards, WINDOW)},
         ],
         layout,
@@ -69,20 +75,20 @@ def turns(run: RunRecords) -> Panel:
         "Turns per sample",
         f"An episode may take {run.config.rollout.max_turns} turns (rollout.max_turns).",
         [_line(run, "turns_mean", "mean", TEAL)],
-        _layout("step", "turns", yaxis={"rangemode": "tozero"}),
+        axes("step", "turns", rangemode="tozero"),
     )
 
 
 def turn_counts(run: RunRecords) -> Panel:
     """How many turns the finished samples took, as a heat map over the run."""
-    bins = _bins([sample["turns"] for sample in run.samples if sample["kind"] == "finished"])
+    bins = bins_of([sample["turns"] for sample in run.samples if sample["kind"] == "finished"])
     levels = sorted({turns for _, counts in bins for turns in counts})
     shares = [[counts[level] / counts.total() for _, counts in bins] for level in levels]
     return Panel(
         "Turns per sample over the run",
         "Share of the finished samples by the number of turns they took.",
-        [_heat([start for start, _ in bins], levels, shares, GREENS)],
-        _layout("finished samples", "turns", yaxis={"dtick": 1}),
+        [heat([start for start, _ in bins], levels, shares, GREENS)],
+        axes("finished samples", "turns", dtick=1),
     )
 
 
@@ -92,26 +98,31 @@ def response_length(run: RunRecords) -> Panel:
         "Response length",
         "Tokens, observations included. A maximum that sits on a limit means cut episodes.",
         [_line(run, "response_length_mean", "mean", BLUE), _line(run, "response_length_max", "max", GREY, 1.3)],
-        _layout("step", "tokens", yaxis={"rangemode": "tozero"}),
+        axes("step", "tokens", rangemode="tozero"),
     )
 
 
 def lag(run: RunRecords) -> Panel:
     """Lags at consumption against the knobs that bound them."""
     knobs = run.config.scheduling
-    layout = _layout("step", "versions", yaxis={"rangemode": "tozero"})
-    layout["shapes"] = [_horizontal(knobs.max_staleness, AMBER), _horizontal(knobs.max_lag, ROSE)]
-    layout["annotations"] = [_knob("max_staleness", knobs.max_staleness, AMBER), _knob("max_lag", knobs.max_lag, ROSE)]
+    layout = axes("step", "versions", rangemode="tozero")
+    layout["shapes"] = [horizontal(knobs.max_staleness, AMBER), horizontal(knobs.max_lag, ROSE)]
     if knobs.max_staleness == knobs.max_lag:
-        layout["annotations"] = [_knob("max_staleness = max_lag", knobs.max_lag, ROSE)]
+        names = [bound_name(f"max_staleness = max_lag {knobs.max_lag}", knobs.max_lag, ROSE)]
+    else:
+        names = [
+            bound_name(f"max_staleness {knobs.max_staleness}", knobs.max_staleness, AMBER),
+            bound_name(f"max_lag {knobs.max_lag}", knobs.max_lag, ROSE),
+        ]
+    layout["annotations"] = names
     return Panel(
         "Lag when trained",
         "No token in the loss lies above max_staleness, no group above max_lag.",
         [
             _line(run, "token_lag_mean", "token mean", BLUE),
-            _steps(_line(run, "trained_token_lag_max", "trained token max", AMBER)),
+            stepped(_line(run, "trained_token_lag_max", "trained token max", AMBER)),
             _line(run, "group_lag_mean", "group mean", TEAL, 1.3),
-            _steps(_line(run, "group_lag_max", "group max", ROSE, 1.3)),
+            stepped(_line(run, "group_lag_max", "group max", ROSE, 1.3)),
         ],
         layout,
     )
@@ -122,11 +133,11 @@ def mixed_versions(run: RunRecords) -> Panel:
     shares = [
         step["multi_version_samples"] / (len(step["groups"]) * run.config.rollout.group_size) for step in run.steps
     ]
-    layout = _layout("step", "share of samples", yaxis={"rangemode": "tozero", "tickformat": ".0%"})
+    layout = axes("step", "share of samples", rangemode="tozero", tickformat=".0%")
     return Panel(
         "Trajectories written by several weight versions",
         "Episodes go on while weights change: their spans say which version wrote which token.",
-        [{"type": "bar", "x": _column(run, "step"), "y": shares, "name": "share", "marker": {"color": VIOLET}}],
+        [bars(_column(run, "step"), shares, "share", VIOLET)],
         layout,
     )
 
@@ -145,8 +156,8 @@ def version_counts(run: RunRecords) -> Panel:
     return Panel(
         "Weight versions per trajectory",
         "Share of the step's trajectories by the number of versions that wrote them.",
-        [_heat(steps, list(range(1, highest + 1)), shares, PURPLES)],
-        _layout("step", "versions", yaxis={"dtick": 1}),
+        [heat(steps, list(range(1, highest + 1)), shares, PURPLES)],
+        axes("step", "versions", dtick=1),
     )
 
 
@@ -163,25 +174,21 @@ def throughput(run: RunRecords) -> Panel:
         "Throughput",
         "Generated tokens of a step's samples over the time since the step before.",
         [
-            _trace(steps, rates, "per step", "#a9c4f5", 1.3),
-            _trace(steps, moving_mean(rates, WINDOW), f"mean of {WINDOW} steps", BLUE, 2.6),
+            trace(steps, rates, "per step", PALE_BLUE, 1.3),
+            trace(steps, moving_mean(rates, WINDOW), f"mean of {WINDOW} steps", BLUE, 2.6),
         ],
-        _layout("step", "tokens / s", yaxis={"rangemode": "tozero"}),
+        axes("step", "tokens / s", rangemode="tozero"),
     )
 
 
 def step_seconds(run: RunRecords) -> Panel:
     """Where a step's seconds go."""
-    bars = [
-        {"type": "bar", "x": _column(run, "step"), "y": _column(run, f"{part}_seconds"), "name": part,
-         "marker": {"color": colour}}
-        for part, colour in zip(STEP_PARTS, (GREY, VIOLET, BLUE, TEAL, AMBER), strict=True)
-    ]  # fmt: skip
+    colours = dict(zip(STEP_PARTS, (GREY, VIOLET, BLUE, TEAL, AMBER), strict=True))
     return Panel(
         "Seconds per step",
         "A tall wait means that rollouts are the slower side; none means that the trainer is.",
-        bars,
-        {**_layout("step", "seconds"), "barmode": "stack", "bargap": 0.1},
+        [bars(_column(run, "step"), _column(run, f"{part}_seconds"), part, colours[part]) for part in STEP_PARTS],
+        {**axes("step", "seconds"), "barmode": "stack", "bargap": 0.1},
     )
 
 
@@ -189,18 +196,21 @@ def turn_seconds(run: RunRecords) -> Panel:
     """Median and 95th percentile of each part of a turn."""
     parts = [part for part in TURN_PARTS if len(run.turn_seconds.get(part, ()))]
     names = [part.removesuffix("_seconds") for part in parts]
-    bars = [
-        {"type": "bar", "x": names, "y": [float(np.percentile(run.turn_seconds[part], rank)) for part in parts],
-         "name": name, "marker": {"color": colour}}
-        for rank, name, colour in ((50, "median", BLUE), (95, "95th percentile", "#a9c4f5"))
-    ]  # fmt: skip
-    layout = _layout("", "seconds", yaxis={"type": "log", "tickformat": "~s", "dtick": 1})
-    return Panel("Seconds of a turn", "From the turn log, on a logarithmic scale.", bars, layout)
+    ranks = ((50, "median", BLUE), (95, "95th percentile", PALE_BLUE))
+    return Panel(
+        "Seconds of a turn",
+        "From the turn log, on a logarithmic scale.",
+        [
+            bars(names, [float(np.percentile(run.turn_seconds[part], rank)) for part in parts], name, colour)
+            for rank, name, colour in ranks
+        ],
+        axes("", "seconds", type="log", tickformat="~s", dtick=1),
+    )
 
 
 def stop_reasons(run: RunRecords) -> Panel:
     """Shares of the reasons why episodes ended, over the run's ended samples in order."""
-    bins = _bins([sample["stop_reason"] for sample in run.samples if sample["kind"] != "restarted"])
+    bins = bins_of([sample["stop_reason"] for sample in run.samples if sample["kind"] != "restarted"])
     common = [reason for reason, _ in sum((counts for _, counts in bins), Counter()).most_common()]
     areas = [
         {"type": "scatter", "mode": "lines", "stackgroup": "all", "name": reason, "x": [start for start, _ in bins],
@@ -212,7 +222,7 @@ def stop_reasons(run: RunRecords) -> Panel:
         "Why episodes end",
         "Shares over the ended samples. A reason with a setting's name was caused by it.",
         areas,
-        _layout("ended samples", "share", yaxis={"tickformat": ".0%", "range": [0, 1]}),
+        axes("ended samples", "share", tickformat=".0%", range=[0, 1]),
     )
 
 
@@ -225,7 +235,7 @@ def log_prob_difference(run: RunRecords) -> Panel:
             _line(run, "log_prob_difference", "same weights", TEAL),
             _line(run, "log_prob_difference_all", "all samples", GREY, 1.3),
         ],
-        _layout("step", "nats", yaxis={"type": "log", "exponentformat": "power"}),
+        axes("step", "nats", type="log", exponentformat="power"),
     )
 
 
@@ -235,7 +245,7 @@ def entropy(run: RunRecords) -> Panel:
         "Entropy and gradient norm",
         "Entropy that falls to zero early ends exploration; a growing norm announces divergence.",
         [_line(run, "entropy", "entropy (nats)", BLUE), _line(run, "grad_norm", "gradient norm", AMBER, 1.3)],
-        _layout("step", "", yaxis={"rangemode": "tozero"}),
+        axes("step", "", rangemode="tozero"),
     )
 
 
@@ -247,9 +257,9 @@ def clipping(run: RunRecords) -> Panel:
         "Clipped: the ratio left its bounds. Masked: generated more than max_staleness versions ago.",
         [
             _line(run, "clip_share", "clipped", VIOLET),
-            _trace(_column(run, "step"), masked, "masked", ROSE, 1.3),
+            trace(_column(run, "step"), masked, "masked", ROSE, 1.3),
         ],
-        _layout("step", "share of tokens", yaxis={"rangemode": "tozero", "tickformat": ".1%"}),
+        axes("step", "share of tokens", rangemode="tozero", tickformat=".1%"),
     )
 
 
@@ -259,57 +269,9 @@ PANELS: tuple[Callable[[RunRecords], Panel], ...] = (
 )  # fmt: skip
 
 
-def _bins(values: Sequence[Any]) -> list[tuple[int, Counter[Any]]]:
-    """Counts of at most BINS equal stretches of a sequence, each with the place where it starts."""
-    width = max(1, -(-len(values) // BINS))
-    return [(start, Counter(values[start : start + width])) for start in range(0, len(values), width)]
-
-
-def _heat(x: Sequence[Any], y: Sequence[Any], shares: Sequence[Sequence[float]], colours: Sequence[str]) -> Trace:
-    scale = [list(stop) for stop in zip((0, 0.15, 0.5, 1), colours, strict=True)]
-    bar = {"tickformat": ".0%", "thickness": 10, "outlinewidth": 0}
-    heat = {"type": "heatmap", "x": x, "y": y, "z": shares, "zmin": 0, "zmax": 1, "xgap": 0.5}
-    return {**heat, "colorscale": scale, "colorbar": bar}
-
-
 def _column(run: RunRecords, name: str) -> list[Any]:
     return [step[name] for step in run.steps]
 
 
 def _line(run: RunRecords, column: str, name: str, colour: str, width: float = 2.2) -> Trace:
-    return _trace(_column(run, "step"), _column(run, column), name, colour, width)
-
-
-def _trace(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, width: float) -> Trace:
-    places = list(x)
-    mode = "lines" if len(places) > 1 else "markers"
-    line = {"color": colour, "width": width}
-    return {"type": "scatter", "mode": mode, "x": places, "y": list(y), "name": name, "line": line}
-
-
-def _steps(trace: Trace) -> Trace:
-    return {**trace, "line": {**trace["line"], "shape": "hv"}}
-
-
-def _layout(x: str, y: str, yaxis: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, **(yaxis or {})}}
-
-
-def _horizontal(y: float, colour: str) -> dict[str, Any]:
-    line = {"color": colour, "width": 1.2, "dash": "dash"}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
-
-
-def _vertical(x: float) -> dict[str, Any]:
-    line = {"color": ROSE, "width": 1.2, "dash": "dot"}
-    return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x, "line": line}
-
-
-def _knob(name: str, value: float, colour: str) -> dict[str, Any]:
-    text = {"text": f"{name} {value}", "font": {"size": 11, "color": colour}}
-    return {**text, "xref": "paper", "x": 1, "xanchor": "right", "y": value, "yanchor": "bottom", "showarrow": False}
-
-
-def _label(x: float, text: str) -> dict[str, Any]:
-    font = {"size": 11, "color": ROSE}
-    return {"text": text, "x": x, "yref": "paper", "y": 0.02, "xanchor": "left", "showarrow": False, "font": font}
+    return trace(_column(run, "step"), _column(run, column), name, colour, width)

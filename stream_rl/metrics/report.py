@@ -11,7 +11,8 @@ import jinja2
 import orjson
 from plotly.offline import get_plotlyjs
 
-from stream_rl.metrics.plots import COLOURS, panels
+from stream_rl.metrics.figure import COLOURS
+from stream_rl.metrics.plots import panels
 from stream_rl.metrics.run_folder import LoggedTurn, Record, RunRecords
 from stream_rl.sample import SampleId, WeightVersion
 

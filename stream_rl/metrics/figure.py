@@ -1,0 +1,89 @@
+"""The pieces that the report's plots are made of: panels, traces, axes, lines and their names, as Plotly takes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Trace = dict[str, Any]
+
+BLUE, TEAL, AMBER, ROSE, VIOLET, GREY = "#2563eb", "#0f9f8f", "#e08a00", "#d9365e", "#7c4ddb", "#9aa5b4"
+PALE_BLUE = "#a9c4f5"
+COLOURS = (BLUE, TEAL, AMBER, ROSE, VIOLET, GREY, "#3b3f8f", "#6b8e23", "#a0522d", "#c06c9e")
+PURPLES = ("#f6f4fd", "#d3c5f5", "#9a78e6", "#3f1d8f")
+GREENS = ("#f1faf8", "#b5e3dc", "#3fb3a4", "#0a5f55")
+BINS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One plot: `data` and `layout` are what Plotly.newPlot takes."""
+
+    title: str
+    note: str
+    data: Sequence[Trace]
+    layout: Mapping[str, Any]
+
+
+def bins_of(values: Sequence[Any]) -> list[tuple[int, Counter[Any]]]:
+    """Counts of at most BINS equal stretches of a sequence, each with the place where it starts."""
+    width = max(1, -(-len(values) // BINS))
+    return [(start, Counter(values[start : start + width])) for start in range(0, len(values), width)]
+
+
+def trace(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, width: float) -> Trace:
+    """A line, or a point where there is only one."""
+    places = list(x)
+    mode = "lines" if len(places) > 1 else "markers"
+    line = {"color": colour, "width": width}
+    return {"type": "scatter", "mode": mode, "x": places, "y": list(y), "name": name, "line": line}
+
+
+def stepped(line: Trace) -> Trace:
+    """The same line with corners: for values that hold until the next one."""
+    return {**line, "line": {**line["line"], "shape": "hv"}}
+
+
+def bars(x: Sequence[Any], y: Sequence[float], name: str, colour: str) -> Trace:
+    """One colour of bars."""
+    return {"type": "bar", "x": x, "y": y, "name": name, "marker": {"color": colour}}
+
+
+def heat(x: Sequence[Any], y: Sequence[Any], shares: Sequence[Sequence[float]], colours: Sequence[str]) -> Trace:
+    """Shares (one row for each y) from pale to dark; small ones are told apart better than large ones."""
+    scale = [list(stop) for stop in zip((0, 0.15, 0.5, 1), colours, strict=True)]
+    bar = {"tickformat": ".0%", "thickness": 10, "outlinewidth": 0}
+    drawn = {"type": "heatmap", "x": x, "y": y, "z": shares, "zmin": 0, "zmax": 1, "xgap": 0.5}
+    return {**drawn, "colorscale": scale, "colorbar": bar}
+
+
+def axes(x: str, y: str, **yaxis: Any) -> dict[str, Any]:
+    """A layout with named axes; further options of the y axis as keywords."""
+    return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, **yaxis}}
+
+
+def horizontal(y: float, colour: str) -> dict[str, Any]:
+    """A dashed line over the whole width: a bound."""
+    line = {"color": colour, "width": 1.2, "dash": "dash"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+
+
+def vertical(x: float) -> dict[str, Any]:
+    """A dotted line over the whole height: an event."""
+    line = {"color": ROSE, "width": 1.2, "dash": "dot"}
+    return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x, "line": line}
+
+
+def bound_name(text: str, y: float, colour: str) -> dict[str, Any]:
+    """The name of a horizontal line, at its right end."""
+    font = {"size": 11, "color": colour}
+    place = {"xref": "paper", "x": 1, "xanchor": "right", "y": y, "yanchor": "bottom"}
+    return {"text": text, "font": font, "showarrow": False, **place}
+
+
+def event_name(text: str, x: float) -> dict[str, Any]:
+    """The name of a vertical line, at its foot."""
+    font = {"size": 11, "color": ROSE}
+    return {"text": text, "font": font, "showarrow": False, "x": x, "xanchor": "left", "yref": "paper", "y": 0.02}
