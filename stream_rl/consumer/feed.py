@@ -83,12 +83,14 @@ class Feed:
         return [MiniBatch(places, list(islice(groups, len(places)))) for places in mine]
 
     def checkpoints_kept(self, oldest_step: int) -> None:
-        """Lets the buffer retire what no resume needs: everything up to the oldest checkpoint. For rank 0."""
-        self._runner.run(self._buffer.checkpoints_kept(self._claim, oldest_step))
+        """Lets the buffer retire what no resume needs: everything up to the oldest checkpoint. Rank 0 says so."""
+        if self._rank == 0:
+            self._runner.run(self._buffer.checkpoints_kept(self._claim, oldest_step))
 
     def finish(self) -> None:
-        """Tells every producer that the run is over. For rank 0."""
-        self._runner.run(self._buffer.finish_run())
+        """Tells every producer that the run is over. Rank 0 says so."""
+        if self._rank == 0:
+            self._runner.run(self._buffer.finish_run())
 
     async def _poll(self, step: int) -> LedgerEntry | RunState:
         clock = asyncio.get_running_loop().time

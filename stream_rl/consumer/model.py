@@ -8,6 +8,7 @@ whatever `model.dtype` computes in: at the usual learning rates an update is sma
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.hub import cached_file
 
 from stream_rl.config import ModelConfig
 from stream_rl.consumer.batching import MicroBatch
@@ -88,6 +90,13 @@ def pick_device(setting: str, rank: int) -> torch.device:
     if setting == "cpu" or (setting == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     return torch.device("cuda", rank % torch.cuda.device_count())
+
+
+def model_folder(path: str) -> Path:
+    """The folder of a model that was loaded: `path` itself, or where the hub's copy of that name lies."""
+    config = cached_file(path, "config.json")
+    assert config is not None
+    return Path(config).parent
 
 
 def full_tensors(policy: Policy, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch.distributed as dist
 
 from stream_rl.buffer import EngineRecord, TrajectoryBuffer
-from stream_rl.consumer.weights import WeightFolders
-from stream_rl.engine.publish import EngineUpdate, WeightPublisher
+from stream_rl.consumer.transport import Transport
+from stream_rl.engine.publish import WeightPublisher
 from stream_rl.metrics import catalog
 from stream_rl.sample import WeightVersion
 
@@ -23,22 +23,22 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Publication:
-    """Publishes versions from disk. Every rank has one; only rank 0's talks to engines.
+    """Publishes versions. Every rank has one; only rank 0's talks to engines.
 
     Args:
         runner: the event loop that drives buffer and publisher.
         buffer: knows the engines.
-        publisher: makes the updates.
-        folders: writes the weights.
+        publisher: puts engines in order after another trainer's death.
+        transport: how the weights travel.
     """
 
     def __init__(
-        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, publisher: WeightPublisher, folders: WeightFolders
+        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, publisher: WeightPublisher, transport: Transport
     ) -> None:
         self._runner = runner
         self._buffer = buffer
         self._publisher = publisher
-        self._folders = folders
+        self._transport = transport
         self._version: WeightVersion | None = None
 
     def recover(self) -> None:
@@ -51,13 +51,15 @@ class Publication:
 
         Engines that fail are quarantined; with none left the run goes on, and waits for one to join.
         """
-        self._folders.write(version)
+        self._transport.prepare(version)
         self._version = version
         if dist.get_rank() == 0:
             self._runner.run(self._update_all())
-            # Every update has ended, well or not: no engine reads an older folder any more.
-            self._folders.prune([version])
             catalog.TRAINER_VERSION.set(version.step)
+
+    def close(self) -> None:
+        """Leaves nothing open."""
+        self._runner.run(self._transport.close())
 
     async def update_joining(self) -> None:
         """Gives engines that joined since the last publication its version. Rank 0 only."""
@@ -70,15 +72,26 @@ class Publication:
         if self._version is None or not engines:
             return
         places = [(engine.engine_id, engine.url) for engine in engines]
-        for update in await self._publisher.publish(places, self._version, self._folders.path(self._version)):
-            await self._record(update, self._version)
+        updates = await self._transport.send(places, self._version)
+        for engine, update in zip(engines, updates, strict=True):
+            if update.error is None:
+                await self._serving(engine, self._version)
+            else:
+                LOGGER.error("engine %s did not take version %s: %s", engine.engine_id, self._version, update.error)
+                await self._quarantine(engine)
 
-    async def _record(self, update: EngineUpdate, version: WeightVersion) -> None:
-        if update.ok:
-            await self._buffer.engine_serving(update.engine_id, version)
-        else:
-            LOGGER.error("engine %s did not take version %s: %s", update.engine_id, version, update.error)
-            await self._buffer.engine_left(update.engine_id)
+    async def _serving(self, engine: EngineRecord, version: WeightVersion) -> None:
+        try:
+            await self._buffer.engine_serving(engine.engine_id, version)
+        except ValueError as error:
+            # It left while it was updated; as a joining engine it gets the version again.
+            LOGGER.warning("engine %s is not counted as serving: %s", engine.engine_id, error)
+
+    async def _quarantine(self, engine: EngineRecord) -> None:
+        # Its keeper may have brought it back meanwhile, at another place: that one is left alone.
+        places = {(known.engine_id, known.url) for known in await self._buffer.engines()}
+        if (engine.engine_id, engine.url) in places:
+            await self._buffer.engine_left(engine.engine_id)
 
     async def _recover(self) -> None:
         engines = await self._buffer.engines()

@@ -33,12 +33,15 @@ from stream_rl.consumer.batching import Samples, flatten
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import all_sum, process_group
 from stream_rl.consumer.feed import Feed
-from stream_rl.consumer.model import load_policy, pick_device
+from stream_rl.consumer.model import load_policy, model_folder, pick_device
 from stream_rl.consumer.publication import Publication
+from stream_rl.consumer.sender import GroupSender
 from stream_rl.consumer.step_record import COLUMNS, PARTS, Floats, observe_step, sample_rows, step_record
+from stream_rl.consumer.transport import DiskTransport, GroupTransport, Transport
 from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import WeightFolders
 from stream_rl.engine.publish import WeightPublisher
+from stream_rl.engine.publish_group import GroupPublisher, checkpoint_shapes
 from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.sample import LedgerEntry, WeightVersion
@@ -106,13 +109,12 @@ class Trainer:
     def run(self) -> None:
         """From the newest checkpoint to the last step, or to the drain."""
         step = self._resume()
-        while step < self._config.trainer.steps:
-            if not self._step(step + 1):
-                self._checkpoint(step)
-                return
+        while step < self._config.trainer.steps and self._step(step + 1):
             step += 1
-        self._folders.write_to(self._checkpoints.folder / "hf")
-        if dist.get_rank() == 0:
+        self._checkpoint(step)
+        self._publication.close()
+        if step == self._config.trainer.steps:
+            self._folders.write_to(self._checkpoints.folder / "hf")
             self._feed.finish()
 
     def _resume(self) -> int:
@@ -141,7 +143,7 @@ class Trainer:
             if step >= self._level:
                 self._publish(step)
         with _timed(seconds, "checkpoint"):
-            if step % self._config.trainer.checkpoint_every == 0 or step == self._config.trainer.steps:
+            if step % self._config.trainer.checkpoint_every == 0:
                 self._checkpoint(step)
         self._write_line(entry, table, {**asdict(figures), **{f"{part}_seconds": seconds[part] for part in PARTS}})
         return True
@@ -161,10 +163,8 @@ class Trainer:
 
     def _checkpoint(self, step: int) -> None:
         if step != self._saved:
-            oldest = self._checkpoints.save(step, self._updater.policy, self._updater.optimizer)
+            self._feed.checkpoints_kept(self._checkpoints.save(step, self._updater.policy, self._updater.optimizer))
             self._saved = step
-            if dist.get_rank() == 0:
-                self._feed.checkpoints_kept(oldest)
 
     def _write_line(self, entry: LedgerEntry, table: Floats, figures: dict[str, Any]) -> None:
         if self._log is None:
@@ -189,7 +189,14 @@ def _assemble(
     policy = load_policy(config.model, device)
     dtype = getattr(torch, config.model.dtype)
     folders = WeightFolders(config.folder / "weights", policy, dtype, config.model.path)
-    publication = Publication(runner, buffer, publisher, folders)
+    transport: Transport = DiskTransport(folders, publisher)
+    if config.engine.weight_transfer == "distributed":
+        # Engines of ours are on this machine; others may be anywhere, and reach it by its name.
+        address = socket.getfqdn() if config.engine.urls else "127.0.0.1"
+        sender = GroupSender(device, address=address, timeout=publisher.timeout)
+        group = GroupPublisher(publisher, sender, checkpoint_shapes(model_folder(config.model.path)))
+        transport = GroupTransport(policy, dtype, sender, group)
+    publication = Publication(runner, buffer, publisher, transport)
     return Trainer(
         config,
         feed=Feed(runner, buffer, publication.update_joining),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stream_rl.buffer import RunRules, RunSnapshot, TrajectoryBuffer
-from stream_rl.config import Config, ModelConfig
+from stream_rl.config import Config
 from stream_rl.consumer.batching import flatten, mini_batch_groups
 from stream_rl.consumer.collectives import process_group
 from stream_rl.consumer.model import load_policy
@@ -33,27 +34,49 @@ class Death(Exception):
     """The trainer's process ends here."""
 
 
-def in_buffer(config: Config, url: str, act: Callable[[TrajectoryBuffer], Any]) -> Any:
-    """Awaits `act(buffer)` on a connection of its own."""
+@dataclass
+class Run:
+    """An open run in a real buffer."""
 
-    async def connected() -> Any:
-        async with await TrajectoryBuffer.connect(url, config.name, timeout=10.0) as buffer:
-            return await act(buffer)
+    config: Config
+    url: str
+    starts: int = 0
 
-    return asyncio.run(connected())
+    def train(self) -> None:
+        """Runs a trainer to its end, in this process."""
+        self.starts += 1
+        self.config.folder.mkdir(exist_ok=True)
+        init_method = f"file://{self.config.folder}/rendezvous-{self.starts}"
+        run_trainer(self.config, rank=0, world_size=1, init_method=init_method, buffer_url=self.url)
+
+    def ask(self, act: Callable[[TrajectoryBuffer], Any]) -> Any:
+        """Awaits `act(buffer)` on a connection of its own."""
+
+        async def connected() -> Any:
+            async with await TrajectoryBuffer.connect(self.url, self.config.name, timeout=10.0) as buffer:
+                return await act(buffer)
+
+        return asyncio.run(connected())
+
+    def rollouts(self) -> Rollouts:
+        return Rollouts(self.config, self.url)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return list(read(self.config.folder / "steps.jsonl"))
+
+    def open(self) -> None:
+        self.ask(lambda buffer: buffer.open_run(RunRules.of(self.config)))
+
+    def snapshot(self) -> RunSnapshot:
+        return self.ask(lambda buffer: buffer.snapshot())
 
 
 @pytest.fixture
-def run(config: Config, buffer_url: str, tmp_path: Path) -> Callable[[], None]:
-    """Runs the trainer of an open run to its end, in this process."""
-    in_buffer(config, buffer_url, lambda buffer: buffer.open_run(RunRules.of(config)))
-    calls = iter(range(100))
-
-    def once() -> None:
-        init_method = f"file://{tmp_path}/rendezvous-{next(calls)}"
-        run_trainer(config, rank=0, world_size=1, init_method=init_method, buffer_url=buffer_url)
-
-    return once
+def run(config: Config, buffer_url: str) -> Run:
+    """A small run that nobody has trained yet."""
+    opened = Run(config, buffer_url)
+    opened.open()
+    return opened
 
 
 @pytest.fixture
@@ -87,83 +110,77 @@ def die_before(monkeypatch: pytest.MonkeyPatch, *steps: int) -> list[WeightVersi
     return published
 
 
-def retrain(config: Config, loaded: dict[int, Group], folder: Path) -> dict[str, torch.Tensor]:
+def retrain(run: Run, loaded: dict[int, Group], folder: Path) -> dict[str, torch.Tensor]:
     """The weights after the run's steps, trained once more without a buffer, an engine or a death."""
-    last = {line["step"]: line for line in read(config.folder / "steps.jsonl")}
+    last = {line["step"]: line for line in run.lines()}
     with process_group(0, 1, f"file://{folder}/again", CPU, 60.0):
-        updater = Updater(load_policy(ModelConfig(path=config.model.path), CPU), config.trainer, CPU)
+        updater = Updater(load_policy(run.config.model, CPU), run.config.trainer, CPU)
         for step in sorted(last):
             groups = [loaded[number] for number in last[step]["groups"]]
-            dealt = mini_batch_groups(groups, config.trainer.mini_batches)
+            dealt = mini_batch_groups(groups, run.config.trainer.mini_batches)
             updater.step([flatten(part, trainer_version=step - 1, max_staleness=2) for part in dealt], step)
         return gather(updater.policy, torch.float32)
 
 
-def snapshot(config: Config, url: str) -> RunSnapshot:
-    return in_buffer(config, url, lambda buffer: buffer.snapshot())
-
-
-def test_a_run_trains_publishes_and_exports(config: Config, buffer_url: str, run: Callable[[], None]) -> None:
-    with Rollouts(config, buffer_url) as rollouts:
-        run()
-    lines = list(read(config.folder / "steps.jsonl"))
+def test_a_run_trains_publishes_and_exports(run: Run) -> None:
+    with run.rollouts() as rollouts:
+        run.train()
+    lines = run.lines()
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert not any(line["replayed"] for line in lines)
     assert all(line["trained_tokens"] + line["masked_tokens"] == line["generated_tokens"] > 0 for line in lines)
     assert all(line["trained_token_lag_max"] <= 2 and line["group_lag_max"] <= 3 for line in lines)
     updates = [body["weight_version"] for path, body in rollouts.engine.calls if path == "/update_weights_from_disk"]
     assert updates == [str(step) for step in range(7)]
-    assert [path.name for path in (config.folder / "weights").iterdir() if path.name != ".static"] == ["6"]
-    assert sorted(path.name for path in (config.folder / "checkpoints").iterdir()) == [
+    assert [path.name for path in (run.config.folder / "weights").iterdir() if path.name != ".static"] == ["6"]
+    assert sorted(path.name for path in (run.config.folder / "checkpoints").iterdir()) == [
         "hf",
         "step-000004",
         "step-000006",
     ]
-    assert AutoTokenizer.from_pretrained(config.folder / "checkpoints" / "hf").encode("guess 7")
-    exported = AutoModelForCausalLM.from_pretrained(config.folder / "checkpoints" / "hf").state_dict()
-    for name, value in load_file(config.folder / "weights" / "6" / "model.safetensors").items():
+    assert AutoTokenizer.from_pretrained(run.config.folder / "checkpoints" / "hf").encode("guess 7")
+    exported = AutoModelForCausalLM.from_pretrained(run.config.folder / "checkpoints" / "hf").state_dict()
+    for name, value in load_file(run.config.folder / "weights" / "6" / "model.safetensors").items():
         torch.testing.assert_close(value, exported[name], atol=0, rtol=0)
-    after = snapshot(config, buffer_url)
+    after = run.snapshot()
     assert (after.trained, after.ledger_steps, after.state) == (12, 6, "finished")
 
 
 def test_deaths_change_nothing_in_the_weights(
-    config: Config, buffer_url: str, run: Callable[[], None], loaded: dict[int, Group], tmp_path: Path,
+    run: Run, loaded: dict[int, Group], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     published = die_before(monkeypatch, 1, 4, 5)
-    with Rollouts(config, buffer_url):
+    with run.rollouts():
         for _ in range(3):
             with pytest.raises(Death):
-                run()
-        run()
+                run.train()
+        run.train()
     expected = ["0", "1.1", "2.1", "3.1", "4.2", "5.3", "6.3"]
     assert list(map(str, published)) == expected
-    lines = list(read(config.folder / "steps.jsonl"))
+    lines = run.lines()
     assert [line["step"] for line in lines] == [1, 2, 3, 3, 4, 5, 6]
     assert [line["step"] for line in lines if line["replayed"]] == [1, 3, 4, 5]
     last = {line["step"]: line["groups"] for line in lines}
     assert lines[2]["groups"] == lines[3]["groups"]
     assert len({group for groups in last.values() for group in groups}) == 12
-    weights = load_file(config.folder / "checkpoints" / "hf" / "model.safetensors")
-    for name, value in retrain(config, loaded, tmp_path).items():
+    weights = load_file(run.config.folder / "checkpoints" / "hf" / "model.safetensors")
+    for name, value in retrain(run, loaded, tmp_path).items():
         torch.testing.assert_close(weights[name], value, atol=0, rtol=0)
 
 
-def test_a_drained_trainer_checkpoints_and_the_next_goes_on(
-    config: Config, buffer_url: str, run: Callable[[], None]
-) -> None:
-    in_buffer(config, buffer_url, lambda buffer: buffer.drain_run())
-    run()
-    assert not list(read(config.folder / "steps.jsonl"))
-    in_buffer(config, buffer_url, lambda buffer: buffer.open_run(RunRules.of(config)))
-    with Rollouts(config, buffer_url):
-        run()
-    assert snapshot(config, buffer_url).trained == 12
+def test_a_drained_trainer_checkpoints_and_the_next_goes_on(run: Run) -> None:
+    run.ask(lambda buffer: buffer.drain_run())
+    run.train()
+    assert not run.lines()
+    run.open()
+    with run.rollouts():
+        run.train()
+    assert run.snapshot().trained == 12
 
 
 def test_an_engine_that_fails_its_update_is_taken_off_and_served_when_it_joins_again(
-    config: Config, buffer_url: str, run: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = []
     engine_left = TrajectoryBuffer.engine_left
@@ -174,17 +191,17 @@ def test_an_engine_that_fails_its_update_is_taken_off_and_served_when_it_joins_a
         await self.engine_joined(engine_id, rollouts.engine.url, 1)
 
     monkeypatch.setattr(TrajectoryBuffer, "engine_left", rejoin)
-    with Rollouts(config, buffer_url) as rollouts:
+    with run.rollouts() as rollouts:
         rollouts.engine.fail("/update_weights_from_disk", "500", "500", "500", "500", "500", "500")
-        run()
+        run.train()
     assert left
     assert set(left) == {"engine-0"}
     assert rollouts.engine.version == "6"
     assert not rollouts.engine.paused
 
 
-def test_a_newer_trainer_supersedes_this_one(config: Config, buffer_url: str, run: Callable[[], None]) -> None:
-    with Rollouts(config, buffer_url), pytest.MonkeyPatch.context() as patch:
+def test_a_newer_trainer_supersedes_this_one(run: Run) -> None:
+    with run.rollouts(), pytest.MonkeyPatch.context() as patch:
         publish = Publication.publish
 
         def superseded(self: Publication, version: WeightVersion) -> None:
@@ -194,5 +211,5 @@ def test_a_newer_trainer_supersedes_this_one(config: Config, buffer_url: str, ru
 
         patch.setattr(Publication, "publish", superseded)
         with pytest.raises(TrainerSuperseded):
-            run()
-    assert snapshot(config, buffer_url).ledger_steps == 2
+            run.train()
+    assert run.snapshot().ledger_steps == 2
