@@ -107,7 +107,7 @@ class Producer:
         finally:
             for task in [*background, *self._live]:
                 task.cancel()
-            await asyncio.wait([*background, *self._live])
+            await asyncio.wait([*background, *self._live], timeout=self._config.producer.drain_seconds)
         if self._failures:
             raise self._failures[0]
 

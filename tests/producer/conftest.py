@@ -1,0 +1,69 @@
+"""A tiny model, a real Valkey with a fresh run for every test, and engines that play a script."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollouts import run_config
+
+from stream_rl.buffer import EmbeddedServer, RunRules, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.models.tiny_text import make_tiny_text
+from stream_rl.producer.loading import Rollout, load_rollout
+from stream_rl.sample import WeightVersion
+
+_runs = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tiny-text."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-text"
+    make_tiny_text(folder)
+    return folder
+
+
+@pytest.fixture
+def config(tiny_model: Path, tmp_path: Path) -> Callable[..., Config]:
+    """`config(**{"rollout.max_turns": 2})`: the guessing game in a run folder of its own, with these settings."""
+
+    def make(**settings: Any) -> Config:
+        return run_config(tmp_path / f"run-{next(_runs)}", tiny_model, settings)
+
+    return make
+
+
+@pytest.fixture
+def rollout(config: Callable[..., Config]) -> Callable[..., Rollout]:
+    """`rollout(**settings)`: the same, loaded."""
+    return lambda **settings: load_rollout(config(**settings))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A running Valkey."""
+    with EmbeddedServer(tmp_path_factory.mktemp("valkey") / "data", fsync="no") as running:
+        yield running
+
+
+@pytest.fixture
+async def open_buffer(server: EmbeddedServer) -> AsyncIterator[Callable[[Config], Any]]:
+    """`await open_buffer(config)`: the config's run, opened, with one engine serving version 0 and producer `p` alive."""
+    opened: list[TrajectoryBuffer] = []
+
+    async def connect(config: Config) -> TrajectoryBuffer:
+        buffer = await TrajectoryBuffer.connect(server.url, config.name, timeout=5.0)
+        opened.append(buffer)
+        await buffer.open_run(RunRules.of(config))
+        await buffer.engine_joined("engine-0", "http://127.0.0.1:1", 1)
+        await buffer.engine_serving("engine-0", WeightVersion(0))
+        await buffer.heartbeat("p", 60.0)
+        return buffer
+
+    yield connect
+    for buffer in opened:
+        await buffer.close()
