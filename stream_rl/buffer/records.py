@@ -119,7 +119,7 @@ class ProcessRecord:
     """One process of the run and where its metrics are."""
 
     name: str
-    kind: Literal["supervisor", "producer", "engine", "trainer"]
+    kind: Literal["supervisor", "producer", "engine", "trainer", "redis"]
     host: str
     pid: int
     metrics_url: str = ""
