@@ -21,6 +21,7 @@ StreamRLError
 │   ├── EnvInfraError         the world's fault: retried, never scored
 │   ├── ActionError           the model's fault: becomes an observation, counted
 │   └── EnvFatalError         the episode cannot go on
+├── ProcessDied               a process of the run ended without being asked to
 └── TrainingError
     ├── NoTrainableBatch      many completions in a row, yet no batch could be formed
     ├── TrainerSuperseded     a newer trainer has claimed the run
@@ -138,6 +139,10 @@ class ActionError(EnvError):
 
 class EnvFatalError(EnvError):
     """The episode cannot go on; the sample fails and its sibling slot is refilled."""
+
+
+class ProcessDied(StreamRLError):
+    """A process of the run ended without being asked to; it is brought back under a budget of deaths."""
 
 
 class TrainingError(StreamRLError):

@@ -9,6 +9,7 @@ Observation tokens have loss mask 0, log-prob 0.0 and version -1.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -256,7 +257,7 @@ class Sample:
         assert len(self.response) == len(self.loss_mask) == len(self.rollout_log_probs) == length
         spans = self.weight_versions
         assert sum(span.end - span.start for span in spans) == length
-        assert all(a.end == b.start for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a.end == b.start for a, b in itertools.pairwise(spans))
 
 
 @dataclass(slots=True)

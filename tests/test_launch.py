@@ -1,0 +1,139 @@
+"""Whole runs on real parts: SGLang, Valkey, Ray, FSDP. Each starts from the command line, as a user would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from stream_rl.buffer import RunSnapshot, TrajectoryBuffer
+from stream_rl.metrics.turn_log import read
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "guess_number.yaml"
+COMMAND = Path(sys.executable).parent / "stream-rl"
+DEADLINE = 240.0
+SETTINGS = (
+    "rollout.groups_per_step=8", "rollout.group_size=4", "producer.concurrency=32", "producer.lease_seconds=3",
+    "trainer.mini_batches=2", "trainer.checkpoint_every=4", "evaluation.episodes=8",
+)  # fmt: skip
+
+
+class Run:
+    """One run of the command line in a folder of its own."""
+
+    def __init__(self, folder: Path, model: Path, steps: int, *settings: str) -> None:
+        self.folder = folder
+        self.steps = steps
+        self._arguments = [
+            str(EXAMPLE), f"run={folder}", f"model.path={model}", f"trainer.steps={steps}", *SETTINGS, *settings
+        ]  # fmt: skip
+        self.output = folder.with_suffix(".out")
+
+    @contextmanager
+    def started(self, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The running command, ended by force if the test leaves it running."""
+        with self.output.open("ab") as output:
+            command = [str(COMMAND), "train", *self._arguments, *flags]
+            process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(30)
+
+    def wait(self, process: subprocess.Popen[bytes]) -> int:
+        """The command's exit code, under a deadline; its output is the failure message."""
+        try:
+            return process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {DEADLINE:g} s:\n{self.output.read_text()}")
+
+    def until(self, process: subprocess.Popen[bytes], reached: Callable[[RunSnapshot], bool]) -> RunSnapshot:
+        """Watches the run's buffer, as `stream-rl status` does, until it is as the test wants it."""
+        return asyncio.run(self._until(process, reached))
+
+    async def _until(self, process: subprocess.Popen[bytes], reached: Callable[[RunSnapshot], bool]) -> RunSnapshot:
+        announcement = self.folder / "run.json"
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                assert process.poll() is None, self.output.read_text()
+                if announcement.exists():
+                    url = orjson.loads(announcement.read_bytes())["buffer_url"]
+                    async with await TrajectoryBuffer.connect(url, self.folder.name, timeout=10.0) as buffer:
+                        while not reached(snapshot := await buffer.snapshot()):
+                            assert process.poll() is None, self.output.read_text()
+                            await asyncio.sleep(0.05)
+                        return snapshot
+                await asyncio.sleep(0.1)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return orjson.loads((self.folder / "summary.json").read_bytes())
+
+    def assert_every_group_trained_once(self) -> None:
+        """The figures that hold however often processes died."""
+        summary = self.summary
+        assert summary["steps"] == self.steps
+        assert summary["trained_groups"] == self.steps * 8
+        assert summary["trained_twice"] == 0
+        assert summary["lost_turns"] == 0
+
+
+def _pid(snapshot: RunSnapshot, kind: str) -> int:
+    if kind == "engine":
+        return snapshot.engines[0].pid
+    return next(process.pid for process in snapshot.processes if process.kind == kind)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.mark.timeout(600)
+def test_a_run_survives_the_death_of_each_of_its_processes(run_folder: Path, tiny_model: Path) -> None:
+    run = Run(run_folder, tiny_model, 14)
+    with run.started() as process:
+        for step, kind in ((2, "producer"), (4, "engine"), (6, "trainer"), (8, "redis")):
+            snapshot = run.until(process, lambda now, step=step: now.ledger_steps >= step and bool(now.engines))
+            os.kill(_pid(snapshot, kind), signal.SIGKILL)
+            run.until(process, lambda now, kind=kind: now.recoveries[kind] == 1)
+        assert run.wait(process) == 0, run.output.read_text()
+    run.assert_every_group_trained_once()
+    assert run.summary["recoveries"] == {"producer": 1, "engine": 1, "trainer": 1, "redis": 1}
+    assert run.summary["eval_reward"] is not None
+    assert (run_folder / "report.html").stat().st_size > 1_000_000
+
+
+@pytest.mark.timeout(600)
+def test_an_interrupted_run_goes_on_where_it_stopped_with_two_ranks(run_folder: Path, tiny_model: Path) -> None:
+    run = Run(run_folder, tiny_model, 10, "trainer.world_size=2")
+    with run.started() as process:
+        run.until(process, lambda now: now.ledger_steps >= 4)
+        process.send_signal(signal.SIGINT)
+        assert run.wait(process) == 130, run.output.read_text()
+    assert 4 <= run.summary["steps"] < 10
+    with run.started("--resume") as process:
+        assert run.wait(process) == 0, run.output.read_text()
+    run.assert_every_group_trained_once()
+    assert run.summary["max_versions_in_sample"] >= 1
+    steps = {line["step"]: line for line in read(run_folder / "steps.jsonl")}
+    assert sorted(steps) == list(range(1, 11))
+
+
+def test_a_run_whose_engine_cannot_start_ends_with_the_reason(run_folder: Path, tiny_model: Path) -> None:
+    run = Run(run_folder, tiny_model, 2, 'engine.extra_args=["--no-such-flag"]')
+    with run.started() as process:
+        assert run.wait(process) == 1
+    assert "RepeatedDeaths" in run.output.read_text()
+    assert "Traceback" not in run.output.read_text()
