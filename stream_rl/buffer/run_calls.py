@@ -57,16 +57,23 @@ class RunCalls:
         """Registers an engine that has no weights yet: it counts for nothing until it serves."""
         await self._connection.script("engine_joined", engine_id, orjson.dumps({"url": url, "pid": pid}))
 
-    async def engine_serving(self, engine_id: str, version: WeightVersion) -> None:
+    async def engine_serving(self, engine_id: str, version: WeightVersion, pid: int | None = None) -> None:
         """Records that the engine now serves `version`. A version older than its newest one is ignored.
 
+        With `pid`, that server process must still be the one behind the engine's name: one that was started again
+        since has not got these weights.
+
         Raises:
-            ValueError: the engine never joined, or a live group is stamped with a newer version, so that tokens of
-                this engine would break that group's v0.
+            ValueError: the engine has not joined (or is another process now), or a live group is stamped with a newer
+                version, so that tokens of this engine would break that group's v0.
         """
-        reply = await self._connection.script("engine_serving", engine_id, version.step, version.incarnation)
+        reply = await self._connection.script(
+            "engine_serving", engine_id, version.step, version.incarnation, "" if pid is None else pid
+        )
         if reply[0] == b"unknown":
             raise ValueError(f"engine {engine_id} has not joined")
+        if reply[0] == b"another":
+            raise ValueError(f"engine {engine_id} is no longer process {pid}: it was started again without weights")
         if reply[0] == b"older":
             raise ValueError(f"engine {engine_id} has version {version}, older than v0 {int(reply[1])} of a live group")
 

@@ -81,6 +81,15 @@ async def test_an_engine_older_than_a_live_groups_stamp_may_not_serve(buffer: Tr
     assert (await buffer.snapshot()).engine_version == 3
 
 
+async def test_weights_given_to_a_process_that_died_do_not_count_for_its_successor(buffer: TrajectoryBuffer) -> None:
+    await buffer.engine_joined("engine-0", "http://127.0.0.1:1", 2)
+    with pytest.raises(ValueError, match="engine-0 is no longer process 1"):
+        await buffer.engine_serving("engine-0", WeightVersion(1), pid=1)
+    assert (await buffer.engines())[0].state == "joining"
+    await buffer.engine_serving("engine-0", WeightVersion(1), pid=2)
+    assert (await buffer.engines())[0].state == "serving"
+
+
 async def test_outcomes_are_read_and_trimmed_by_number(buffer: TrajectoryBuffer) -> None:
     for sample in await buffer.lease("p", 4):
         await finish(buffer, sample, 0.25)
