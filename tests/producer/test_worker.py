@@ -7,16 +7,20 @@ import asyncio
 import pytest
 from rollouts import ScriptedEngines, halving
 
-from stream_rl.buffer import LeasedSample, TrajectoryBuffer, Waiting
+from stream_rl.buffer import TrajectoryBuffer, Waiting
 from stream_rl.engine.generation import Generation
-from stream_rl.errors import BufferUnavailable
+from stream_rl.errors import DataError
 from stream_rl.metrics import turn_log
+from stream_rl.producer.samples import rebuild
 from stream_rl.producer.worker import Producer
 from stream_rl.sample import Sample, Status
 
 
 class ScriptedFleet(ScriptedEngines):
-    """The fleet's interface over a script. `hold` keeps requests until they are aborted or it is set again."""
+    """The fleet's interface over a script.
+
+    While `hold` is not set, requests wait until they are aborted; after `limit` requests the others get no answer.
+    """
 
     def __init__(self, policy, cuts=()):
         super().__init__(policy, cuts)
@@ -24,11 +28,16 @@ class ScriptedFleet(ScriptedEngines):
         self.hold = asyncio.Event()
         self.hold.set()
         self.aborted: dict[str, asyncio.Event] = {}
+        self.limit = 1 << 30
+        self.exhausted = asyncio.Event()
 
     async def refresh(self, engines):
         self.engines = tuple(name for name, _ in engines)
 
     async def generate(self, session_id, input_ids, sampling, *, rid=None) -> Generation:
+        if len(self.requests) >= self.limit:
+            self.exhausted.set()
+            await asyncio.sleep(3600)
         aborted = self.aborted.setdefault(rid, asyncio.Event())
         waits = [asyncio.create_task(event.wait()) for event in (aborted, self.hold)]
         try:
@@ -59,7 +68,7 @@ async def train(buffer: TrajectoryBuffer, steps: int) -> list[Sample]:
     return samples
 
 
-async def test_a_run_is_played_to_its_end(config, rollout, open_buffer, tmp_path):
+async def test_a_run_is_played_to_its_end(rollout, open_buffer, tmp_path):
     loaded = rollout(**{"producer.lease_seconds": 0.3})
     buffer = await open_buffer(loaded.config)
     log = turn_log.JsonLines(tmp_path / "turns.jsonl")
@@ -79,23 +88,101 @@ async def test_a_run_is_played_to_its_end(config, rollout, open_buffer, tmp_path
     assert len(lines) == sum(sample.next_turn for sample in samples)
 
 
-async def test_a_second_producer_resumes_where_the_first_was_killed(rollout, open_buffer):
+async def test_a_second_producer_resumes_where_the_first_was_killed(rollout, open_buffer, server):
     """Killed without a word: its tasks just stop. Every committed turn is kept; none is played again."""
     loaded = rollout(**{"trainer.steps": 1, "producer.lease_seconds": 0.3})
     buffer = await open_buffer(loaded.config)
-    fleet = HoldingFleet(halving, requests=12)
+    fleet = ScriptedFleet(halving)
+    fleet.limit = 7
     first = asyncio.create_task(Producer(loaded, buffer, fleet, "p").run(asyncio.Event()))
     await asyncio.wait_for(fleet.exhausted.wait(), 10)
-    await kill(first)
+    await asyncio.sleep(0.05)
+    first.cancel()
+    await asyncio.wait([first], timeout=5)
     before = (await buffer.snapshot()).committed_turns
 
     engines = ScriptedFleet(halving)
-    second = await TrajectoryBuffer.connect(buffer_url(buffer), loaded.config.name, timeout=5.0)
-    playing = asyncio.create_task(Producer(loaded, second, engines, "q").run(asyncio.Event()))
-    samples = await train(buffer, steps=1)
-    await asyncio.wait_for(playing, 10)
-    await second.close()
+    async with await TrajectoryBuffer.connect(server.url, loaded.config.name, timeout=5.0) as second:
+        playing = asyncio.create_task(Producer(loaded, second, engines, "q").run(asyncio.Event()))
+        samples = await train(buffer, steps=1)
+        await asyncio.wait_for(playing, 10)
 
-    assert before > 0
+    assert before == len(fleet.requests) >= 7
     assert len(engines.requests) == sum(sample.next_turn for sample in samples) - before
     assert {sample.reward for sample in samples} == {1.0}
+
+
+async def test_a_drain_commits_partial_turns_and_gives_every_lease_back(rollout, open_buffer, server):
+    loaded = rollout(**{"trainer.steps": 1})
+    buffer = await open_buffer(loaded.config)
+    fleet, stop = ScriptedFleet(halving), asyncio.Event()
+    fleet.hold.clear()
+    playing = asyncio.create_task(Producer(loaded, buffer, fleet, "p").run(stop))
+    async with asyncio.timeout(5):
+        while len(fleet.aborted) < 4:
+            await asyncio.sleep(0.01)
+
+    stop.set()
+    await asyncio.wait_for(playing, 5)
+
+    snapshot = await buffer.snapshot()
+    assert (snapshot.leased, snapshot.resumable) == (0, 4)
+    async with await TrajectoryBuffer.connect(server.url, loaded.config.name, timeout=5.0) as second:
+        await second.heartbeat("q", 60.0)
+        leased = await second.lease("q", 8)
+    assert [len(sample.turns[0].generated) for sample in leased] == [1] * 4
+    assert not any(sample.turns[0].complete for sample in leased)
+
+
+async def test_an_engine_that_ignores_aborts_does_not_hold_up_a_drain(rollout, open_buffer):
+    loaded = rollout(**{"trainer.steps": 1, "producer.drain_seconds": 0.2})
+    buffer = await open_buffer(loaded.config)
+    fleet, stop = DeafFleet(halving), asyncio.Event()
+    fleet.hold.clear()
+    playing = asyncio.create_task(Producer(loaded, buffer, fleet, "p").run(stop))
+    async with asyncio.timeout(5):
+        while len(fleet.aborted) < 4:
+            await asyncio.sleep(0.01)
+
+    stop.set()
+    await asyncio.wait_for(playing, 5)
+
+    assert (await buffer.snapshot()).leased == 0
+
+
+async def test_a_run_that_drains_stops_its_producers(rollout, open_buffer):
+    loaded = rollout(**{"producer.lease_seconds": 0.3})
+    buffer = await open_buffer(loaded.config)
+    playing = asyncio.create_task(Producer(loaded, buffer, ScriptedFleet(halving), "p").run(asyncio.Event()))
+
+    await buffer.drain_run()
+    await asyncio.wait_for(playing, 5)
+
+    assert (await buffer.snapshot()).leased == 0
+
+
+async def test_a_prompt_longer_than_its_budget_stops_the_producer_by_name(rollout, open_buffer):
+    loaded = rollout(**{"rollout.max_context_len": 9})
+    buffer = await open_buffer(loaded.config)
+
+    with pytest.raises(DataError, match=r"rollout\.max_context_len=9"):
+        await asyncio.wait_for(Producer(loaded, buffer, ScriptedFleet(halving), "p").run(asyncio.Event()), 5)
+
+
+async def test_siblings_share_the_prompt_and_differ_in_their_seed(rollout, open_buffer):
+    loaded = rollout()
+    buffer = await open_buffer(loaded.config)
+
+    samples = [rebuild(leased, loaded)[0] for leased in await buffer.lease("p", 4)]
+
+    by_group = {group: [s for s in samples if s.group_index == group] for group in (0, 1)}
+    for siblings in by_group.values():
+        assert siblings[0].label == siblings[1].label
+        assert siblings[0].sampling_seed != siblings[1].sampling_seed
+
+
+class DeafFleet(ScriptedFleet):
+    """Ignores aborts."""
+
+    async def abort(self, rid):
+        return None
