@@ -159,7 +159,7 @@ class SchedulingConfig(_Settings):
     max_staleness: int = Field(8, ge=0)
     """Tokens generated more than this many versions before the step that trains them carry no loss (eta)."""
     max_lag: int = Field(12, ge=0)
-    """No group trains when its first token is older than this many versions (W). Unset beside max_staleness: the same."""
+    """No group trains when its first token is older than this many versions (W). Unset: max_staleness if set."""
     filter_zero_variance: bool = False
     """Leave out groups whose rewards are all equal, when they complete."""
     max_untrainable_completions: int = Field(4096, gt=0)

@@ -51,7 +51,7 @@ def train(config: Config, *, resume: bool, progress: Progress) -> dict[str, Any]
         address=config.supervision.ray_address,
         include_dashboard=False,
         log_to_driver=False,
-        logging_level=logging.WARNING,
+        logging_level=logging.ERROR,
         object_store_memory=OBJECT_STORE_BYTES if local else None,
     )
     try:
@@ -164,7 +164,9 @@ class ProducerProcess:
         """Runs turn loops until the run is finished or drained."""
         from stream_rl.producer.worker import run_producer
 
-        await run_producer(self._config, producer_id=self._producer_id, buffer_url=self._buffer_url, stop=asyncio.Event())
+        await run_producer(
+            self._config, producer_id=self._producer_id, buffer_url=self._buffer_url, stop=asyncio.Event()
+        )
 
     async def evaluate(self) -> float:
         """Mean reward of the held-out episodes."""

@@ -57,19 +57,20 @@ class TrainingProgress:
         if not self.console.is_terminal:
             for step in steps:
                 if step["step"] % self._every == 0 or step["step"] == self._steps:
-                    self.console.print(self._line(step), highlight=False)
+                    self.console.print(self._line(step), highlight=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
         """Prints one event above the bars."""
-        self.console.print(line, highlight=False)
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def _line(self, step: Mapping[str, Any]) -> str:
         mean = sum(self._rewards) / len(self._rewards)
+        difference = step["log_prob_difference"]
         return (
             f"step {step['step']}/{self._steps}  reward {step['reward_mean']:.3f} (5-step {mean:.3f})  "
             f"turns {step['turns_mean']:.2f}  lag {step['token_lag_mean']:.2f}/{step['group_lag_max']}  "
             f"versions {step['versions_max']}  wait {step['wait_seconds']:.2f}s train {step['train_seconds']:.2f}s  "
-            f"|dlogp| {step['log_prob_difference'] or 0.0:.1e}"
+            f"|dlogp| {'-' if difference is None else format(difference, '.1e')}"
         )
 
 
