@@ -133,6 +133,8 @@ class Supervisor:
         """
         started = time.monotonic() - (_seconds_before(self._config.folder) if resume else 0.0)
         await self._buffer.open_run(RunRules.of(self._config))
+        for engine in await self._buffer.engines():  # of an earlier session of this run
+            await self._buffer.engine_left(engine.engine_id)
         metrics_url = serve_metrics(self._config.metrics.host, self._config.metrics.port)
         _announce(self._config.folder, buffer_url, metrics_url, time.monotonic() - started)
         await self._buffer.register_process(_process("supervisor", os.getpid(), metrics_url))
@@ -196,18 +198,36 @@ class Supervisor:
 
     async def _engine(self, index: int) -> None:
         name, urls = f"engine-{index}", self._config.engine.urls
+        if urls:
+            return await self._external_engine(name, urls[index])
+        joined = asyncio.Event()
 
         async def up(url: str, pid: int) -> None:
             await self._buffer.engine_joined(name, url, pid)
             self._progress.say(f"{name} is up at {url}")
+            joined.set()
 
+        ends = [
+            asyncio.create_task(self._processes.engine(index, up)),
+            asyncio.create_task(self._until_put_out(name, joined)),
+        ]
         try:
-            if urls:
-                await self._external_engine(name, urls[index])
-            else:
-                await self._processes.engine(index, up)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in ends:
+                if end.done():
+                    await end
         finally:
+            for end in ends:
+                end.cancel()
+            await asyncio.wait(ends)
             await self._buffer.engine_left(name)
+
+    async def _until_put_out(self, name: str, joined: asyncio.Event) -> None:
+        """Raises ProcessDied when the trainer has taken an engine off the list: it did not take a version."""
+        await joined.wait()
+        while any(engine.engine_id == name for engine in await self._buffer.engines()):
+            await asyncio.sleep(self._config.supervision.heartbeat)
+        raise ProcessDied("it did not take a weight update, the trainer's log has the reason")
 
     async def _external_engine(self, name: str, url: str) -> None:
         """Joins a server that others run; again whenever the trainer has put it out for a failed update."""
