@@ -4,9 +4,11 @@ torchvision's import fails there because two operators have no schema. Their sch
 torchvision is imported; the operators themselves stay absent. Where `_C` loads, nothing is defined.
 
 Every Python of the environment imports this at its start (`torchvision_schemas.pth`), spawned workers included, so
-this imports nothing but `sys` until torchvision is asked for.
+this imports next to nothing until torchvision is asked for.
 """
 
+import importlib.machinery
+import importlib.util
 import sys
 
 __all__ = ["define_missing_schemas"]
@@ -29,10 +31,7 @@ class _BeforeTorchvision:
 
 def define_missing_schemas():
     """Defines the schemas, unless torchvision is absent or its compiled operators load."""
-    import importlib.machinery
-    import importlib.util
-
-    import torch
+    import torch  # noqa: PLC0415 - every Python of the environment would pay for it
 
     spec = importlib.util.find_spec("torchvision")
     if spec is None:

@@ -8,21 +8,24 @@ attempts spent, or the deadline over   EngineUnavailable
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
 import orjson
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from stream_rl.errors import EngineRejected, EngineUnavailable
 from stream_rl.metrics import catalog
 
-__all__ = ["Transport"]
+__all__ = ["Transport", "pause_before"]
 
 Body = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 
 CONNECT_SECONDS = 5.0
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
 # Below uvicorn's own 5 s, so that a connection is never reused while the server closes it.
 KEEPALIVE_SECONDS = 4.0
 
@@ -40,7 +43,7 @@ class Transport:
 
     Args:
         url: the server's address, without a path.
-        attempts: how often a call that may be repeated is made; their pauses grow from 50 ms to 2 s.
+        attempts: how often a call that may be repeated is made.
     """
 
     def __init__(self, url: str, *, attempts: int = 6) -> None:
@@ -60,18 +63,17 @@ class Transport:
             EngineRejected: 4xx, with the server's message.
             EngineUnavailable: no answer; the message has the address and the last fault.
         """
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_Fault),
-            stop=stop_after_attempt(self._attempts if repeat else 1),
-            wait=wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.05),
-            before_sleep=_count,
-            reraise=True,
-        )
+        attempts = self._attempts if repeat else 1
         try:
             async with asyncio.timeout(timeout):
-                return await retrying(self._once, method, path, body)
-        except _Fault as fault:
-            raise EngineUnavailable(f"engine {self.url}{path}: {fault}") from fault
+                for attempt in itertools.count(1):
+                    try:
+                        return await self._once(method, path, body)
+                    except _Fault as fault:
+                        if attempt == attempts:
+                            raise EngineUnavailable(f"engine {self.url}{path}: {fault}") from fault
+                        catalog.ENGINE_REQUEST_RETRIES.inc(cause=fault.cause)
+                    await asyncio.sleep(pause_before(attempt + 1) * random.uniform(1.0, 2.0))
         except TimeoutError as error:
             raise EngineUnavailable(f"engine {self.url}{path}: no answer in {timeout:g} s") from error
 
@@ -107,10 +109,9 @@ class Transport:
         return self._opened
 
 
-def _count(state: RetryCallState) -> None:
-    fault = state.outcome.exception() if state.outcome else None
-    assert isinstance(fault, _Fault)
-    catalog.ENGINE_REQUEST_RETRIES.inc(cause=fault.cause)
+def pause_before(attempt: int) -> float:
+    """Seconds, doubling from 50 ms up to 1 s; up to as much again is added, so that clients do not come in step."""
+    return float(min(FIRST_PAUSE * 2 ** (attempt - 2), LONGEST_PAUSE))
 
 
 def _message(content: bytes) -> str:

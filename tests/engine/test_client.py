@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 
 from stream_rl.engine.client import EngineClient, SamplingParams, ServerInfo, TensorSpec
 from stream_rl.engine.server import free_port
+from stream_rl.engine.transport import pause_before
 from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable
 from stream_rl.sample import Int32, WeightVersion
 from stream_rl.testing import FakeEngineServer, Fault, seeded
@@ -192,3 +193,7 @@ async def test_a_probe_finds_a_scheduler_that_is_stuck(client: EngineClient, eng
     assert await client.ready()
     with pytest.raises(EngineUnavailable):
         await client.probe(timeout=0.05)
+
+
+def test_pauses_double_up_to_a_second() -> None:
+    assert [pause_before(attempt) for attempt in range(2, 9)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
