@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from stream_rl.consumer.advantage import group_advantages
 from stream_rl.sample import OBSERVATION_STEP, Group
 from stream_rl.scheduling import loss_mask
 
+T = TypeVar("T")
 Ints = NDArray[np.int64]
 
 
@@ -76,7 +77,7 @@ class MicroBatch:
         return MicroBatch(*(getattr(self, name).to(device) for name in self.__slots__))
 
 
-def mini_batch_groups(groups: Sequence[int], mini_batches: int) -> list[tuple[int, ...]]:
+def mini_batch_groups(groups: Sequence[T], mini_batches: int) -> list[tuple[T, ...]]:
     """Deals a step's groups to its mini-batches in turn, so that each has old and new ones."""
     return [tuple(groups[start::mini_batches]) for start in range(mini_batches)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from stream_rl.metrics.turn_log import read
 from stream_rl.sample import Group, WeightVersion
 
 CPU = torch.device("cpu")
+DEADLINE = 120.0
 
 
 class Death(Exception):
@@ -133,11 +135,8 @@ def test_a_run_trains_publishes_and_exports(run: Run) -> None:
     updates = [body["weight_version"] for path, body in rollouts.engine.calls if path == "/update_weights_from_disk"]
     assert updates == [str(step) for step in range(7)]
     assert [path.name for path in (run.config.folder / "weights").iterdir() if path.name != ".static"] == ["6"]
-    assert sorted(path.name for path in (run.config.folder / "checkpoints").iterdir()) == [
-        "hf",
-        "step-000004",
-        "step-000006",
-    ]
+    checkpoints = {path.name for path in (run.config.folder / "checkpoints").iterdir()}
+    assert checkpoints == {"hf", "step-000004", "step-000006"}
     assert AutoTokenizer.from_pretrained(run.config.folder / "checkpoints" / "hf").encode("guess 7")
     exported = AutoModelForCausalLM.from_pretrained(run.config.folder / "checkpoints" / "hf").state_dict()
     for name, value in load_file(run.config.folder / "weights" / "6" / "model.safetensors").items():
@@ -147,9 +146,8 @@ def test_a_run_trains_publishes_and_exports(run: Run) -> None:
 
 
 def test_deaths_change_nothing_in_the_weights(
-    run: Run, loaded: dict[int, Group], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    run: Run, loaded: dict[int, Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     published = die_before(monkeypatch, 1, 4, 5)
     with run.rollouts():
         for _ in range(3):
@@ -213,3 +211,21 @@ def test_a_newer_trainer_supersedes_this_one(run: Run) -> None:
         with pytest.raises(TrainerSuperseded):
             run.train()
     assert run.snapshot().ledger_steps == 2
+
+
+def test_two_ranks_train_a_run_to_its_end(run: Run) -> None:
+    context = multiprocessing.get_context("spawn")
+    place = {"world_size": 2, "init_method": f"file://{run.config.folder}-rendezvous", "buffer_url": run.url}
+    with run.rollouts():
+        ranks = [
+            context.Process(target=run_trainer, args=(run.config,), kwargs={"rank": rank, **place}) for rank in (0, 1)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(DEADLINE)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    lines = run.lines()
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert all(line["trained_tokens"] > 0 and 0 <= line["reward_mean"] <= 1 for line in lines)
+    assert run.snapshot().trained == 12

@@ -1,0 +1,112 @@
+"""Checkpoints: whole or not there, newest first, and never of a history that the buffer lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from stream_rl.config import ModelConfig, TrainerConfig
+from stream_rl.consumer.checkpoint import MANIFEST, Checkpoints
+from stream_rl.consumer.model import full_tensors, load_policy
+from stream_rl.consumer.update import Updater
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+
+@pytest.fixture
+def updater(model_path: Path) -> Updater:
+    return Updater(load_policy(ModelConfig(path=str(model_path)), CPU), TrainerConfig(), CPU)
+
+
+def save(checkpoints: Checkpoints, updater: Updater, *steps: int) -> int:
+    """Saves steps; the weights of step n are all n."""
+    oldest = 0
+    for step in steps:
+        with torch.no_grad():
+            for parameter in updater.policy.parameters():
+                parameter.fill_(float(step))
+        oldest = checkpoints.save(step, updater.policy, updater.optimizer)
+    return oldest
+
+
+def load(checkpoints: Checkpoints, updater: Updater, at_most: int = 100) -> tuple[int, float]:
+    """The step that was loaded, and the weights' value."""
+    step = checkpoints.load_newest(updater.policy, updater.optimizer, at_most=at_most)
+    values = {float(value.flatten()[0]) for _, value in full_tensors(updater.policy, torch.float32)}
+    assert len(values) == 1
+    return step, values.pop()
+
+
+def cut(folder: Path) -> None:
+    shard = next(folder.glob("*.distcp"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+
+def flip(folder: Path) -> None:
+    shard = next(folder.glob("*.distcp"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+
+
+def lose_a_shard(folder: Path) -> None:
+    next(folder.glob("*.distcp")).unlink()
+
+
+def lose_the_manifest(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+
+
+def garble_the_manifest(folder: Path) -> None:
+    (folder / MANIFEST).write_bytes(b"{")
+
+
+@pytest.mark.parametrize("damage", [cut, flip, lose_a_shard, lose_the_manifest, garble_the_manifest])
+def test_a_broken_checkpoint_is_skipped_with_a_warning(
+    updater: Updater, tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path, kept=3)
+    save(checkpoints, updater, 2, 4)
+    damage(tmp_path / "step-000004")
+    with caplog.at_level(logging.WARNING, "stream_rl"):
+        assert load(checkpoints, updater) == (2, 2.0)
+    assert "step-000004 is broken and skipped" in caplog.text
+
+
+def test_the_newest_are_kept_and_the_oldest_kept_is_told(updater: Updater, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, kept=2)
+    assert save(checkpoints, updater, 1) == 1
+    assert save(checkpoints, updater, 2, 3) == 2
+    assert checkpoints.steps() == [2, 3]
+    assert load(checkpoints, updater) == (3, 3.0)
+
+
+def test_a_checkpoint_beyond_the_ledger_is_removed(updater: Updater, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, kept=3)
+    save(checkpoints, updater, 3, 5)
+    assert load(checkpoints, updater, at_most=4) == (3, 3.0)
+    assert checkpoints.steps() == [3]
+
+
+def test_without_a_checkpoint_nothing_is_loaded(updater: Updater, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, kept=3)
+    before = dict(full_tensors(updater.policy, torch.float32))
+    assert checkpoints.load_newest(updater.policy, updater.optimizer, at_most=9) == 0
+    for name, value in full_tensors(updater.policy, torch.float32):
+        torch.testing.assert_close(value, before[name], atol=0, rtol=0)
+
+
+def test_what_an_interrupted_save_left_is_neither_found_nor_in_the_way(updater: Updater, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    (folder / ".partial-step-000002").mkdir(parents=True)
+    (folder / ".partial-step-000002" / "half").write_bytes(b"half")
+    checkpoints = Checkpoints(folder, kept=3)
+    assert checkpoints.steps() == []
+    save(checkpoints, updater, 2)
+    assert [path.name for path in folder.iterdir()] == ["step-000002"]
+    assert not (folder / "step-000002" / "half").exists()
