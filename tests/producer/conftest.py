@@ -52,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 @pytest.fixture
 async def open_buffer(server: EmbeddedServer) -> AsyncIterator[Callable[[Config], Any]]:
-    """`await open_buffer(config)`: the config's run, opened, with one engine serving version 0 and producer `p` alive."""
+    """`await open_buffer(config)`: its run, opened, with one engine serving version 0 and producer `p` alive."""
     opened: list[TrajectoryBuffer] = []
 
     async def connect(config: Config) -> TrajectoryBuffer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from stream_rl.config import ModelConfig
 from stream_rl.errors import ModelError
@@ -17,9 +19,7 @@ from stream_rl.producer.chat import ChatEncoder, load_chat_encoder
 from stream_rl.producer.chat_probe import probe
 
 ASSISTANT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" + ASSISTANT
-)
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" + ASSISTANT
 NO_NEWLINE = CHATML.replace("<|im_end|>\n", "<|im_end|>")
 TRIMMED = CHATML.replace("m.content", "m.content | trim")
 STRIPS_THINKING = CHATML.replace("m.content", "(m.content.split('</think>')[-1] if not loop.last else m.content)")
@@ -31,19 +31,20 @@ NO_STOP = CHATML.replace("<|im_end|>\n", "\n")
 ROLE_IS_STOP = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}" + (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+CLOSES_LAST = CHATML.replace("<|im_end|>", "{% if loop.last %}.{% endif %}<|im_end|>")
 ALTERNATES = "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}" + CHATML
 SYSTEM_MOVES_IN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
     "{{ m.content }}<|im_end|>\n{% endfor %}" + ASSISTANT
 )
-TOOLS = NO_NEWLINE.replace("{{ m.content }}", "{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}")
+TOOLS = NO_NEWLINE.replace(
+    "{{ m.content }}", "{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}"
+)
 
 
 @pytest.fixture(scope="session")
 def smollm2():
-    from transformers import AutoTokenizer
-
     file = find_smollm2()
     return AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
 
@@ -53,8 +54,6 @@ def encoder(smollm2):
     """`encoder(template)`: SmolLM2's vocabulary under a template."""
 
     def make(template: str, **args) -> ChatEncoder:
-        import copy
-
         tokenizer = copy.copy(smollm2)
         tokenizer.chat_template = template
         return ChatEncoder(tokenizer, (tokenizer.eos_token_id,), args)
@@ -165,7 +164,7 @@ class TestDelta:
             (NO_STOP, "user", "no stop token between the turns"),
             ("{{ raise_exception('never') }}", "user", "never"),
             ("constant<|im_end|>", "user", "does not show the assistant's text"),
-            (CHATML.replace("<|im_end|>", "{% if loop.last %}.{% endif %}<|im_end|>"), "user", "closes an assistant turn differently"),
+            (CLOSES_LAST, "user", "closes an assistant turn differently"),
         ],
     )  # fmt: skip
     def test_a_template_that_cannot_be_appended_to_is_refused_with_the_reason(self, encoder, template, role, reason):
@@ -175,7 +174,7 @@ class TestDelta:
     def test_an_image_for_a_model_that_reads_text_is_refused(self, encoder):
         message = {"role": "user", "content": [{"type": "image", "image": "x.png"}, {"type": "text", "text": "Look"}]}
 
-        with pytest.raises(ModelError, match="'Look'.*reads text only"):
+        with pytest.raises(ModelError, match=r"'Look'.*reads text only"):
             encoder(CHATML).encode_observation([message], np.array([42], np.int32))
 
 
@@ -233,7 +232,8 @@ class TestLoading:
         assert chat.encode_prompt([user("guess")]).tolist() == [WORDS.index("guess")]
 
     @pytest.mark.parametrize(
-        ("fields", "name"), [({"path": "/nowhere"}, "model.path"), ({"chat_template": "/nowhere"}, "model.chat_template")]
+        ("fields", "name"),
+        [({"path": "/nowhere"}, "model.path"), ({"chat_template": "/nowhere"}, "model.chat_template")],
     )
     def test_what_is_missing_is_named(self, tiny_model, fields, name):
         with pytest.raises(ModelError, match=name):
@@ -248,8 +248,6 @@ class TestLoading:
 
 def role_stop_encoder(smollm2) -> ChatEncoder:
     """A template whose turns are opened by role tokens that are the stop tokens."""
-    import copy
-
     tokenizer = copy.deepcopy(smollm2)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|tool|>", "<|assistant|>"]})
     tokenizer.chat_template = ROLE_IS_STOP

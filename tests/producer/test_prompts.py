@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,13 +57,12 @@ def test_a_system_prompt_stands_before_prompts_that_have_none():
 
 
 def test_jsonl_and_parquet_give_the_same_rows(config, tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = [{"prompt": "guess", "label": n} for n in (1, 2, 3)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    sources = [load_rollout(config(**{"data.path": str(tmp_path / f"rows.{kind}")})).prompts for kind in ("jsonl", "parquet")]
+    sources = [
+        load_rollout(config(**{"data.path": str(tmp_path / f"rows.{kind}")})).prompts for kind in ("jsonl", "parquet")
+    ]
 
     assert [sources[0].row(n) for n in range(6)] == [sources[1].row(n) for n in range(6)]
 

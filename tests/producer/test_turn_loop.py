@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -260,8 +262,6 @@ def bump_version_after_first_commit(journal: RecordingJournal, engines: Scripted
 
 def replace_active(journal: RecordingJournal, seconds: float) -> RecordingJournal:
     """The journal's first record alone, as if it had taken so long."""
-    from dataclasses import replace
-
     cut = RecordingJournal()
     cut.records = [journal.records[0], replace(journal.turns[0], active_seconds=seconds)]
     return cut
@@ -271,8 +271,6 @@ class HangingEngines:
     """Never answers."""
 
     async def generate(self, *_, **__):
-        import asyncio
-
         await asyncio.sleep(math.inf)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rollouts import ScriptedEngines, halving
+from rollouts import END, ID, ScriptedEngines, halving
 
 from stream_rl.buffer import TrajectoryBuffer, Waiting
+from stream_rl.engine.client import EngineClient
 from stream_rl.engine.generation import Generation
 from stream_rl.errors import DataError
 from stream_rl.metrics import turn_log
+from stream_rl.models.tiny_text import WORDS
 from stream_rl.producer.samples import rebuild
-from stream_rl.producer.worker import Producer
-from stream_rl.sample import Sample, Status
+from stream_rl.producer.worker import Producer, run_producer
+from stream_rl.sample import Sample, Status, WeightVersion
+from stream_rl.testing import FakeEngineServer, scripted
 
 
 class ScriptedFleet(ScriptedEngines):
@@ -186,3 +189,26 @@ class DeafFleet(ScriptedFleet):
 
     async def abort(self, rid):
         return None
+
+
+async def test_the_whole_process_over_http(config, open_buffer, server):
+    """`run_producer` with the real client against the fake engine: turn log, metrics and all."""
+    settings = config(**{"trainer.steps": 1, "rollout.max_turn_len": 2, "producer.lease_seconds": 0.3})
+    async with FakeEngineServer(scripted([ID["4"], END], [ID["6"], END]), vocab_size=len(WORDS)) as engine:
+        buffer = await open_buffer(settings)
+        await buffer.engine_joined("engine-0", engine.url, 1)
+        async with EngineClient(engine.url, vocab_size=len(WORDS)) as client:
+            await client.set_weight_version(WeightVersion(0))
+        await buffer.engine_serving("engine-0", WeightVersion(0))
+        playing = asyncio.create_task(
+            run_producer(settings, producer_id="producer-0", buffer_url=server.url, stop=asyncio.Event())
+        )
+        samples = await train(buffer, steps=1)
+        await asyncio.wait_for(playing, 10)
+
+    lines = list(turn_log.read(settings.folder / "turns" / "producer-0.jsonl"))
+    assert len(lines) == sum(sample.next_turn for sample in samples)
+    assert {version for line in lines for version in line["versions"]} == {"0"}
+    (process,) = (await buffer.snapshot()).processes
+    assert (process.name, process.kind) == ("producer-0", "producer")
+    assert process.metrics_url.endswith("/metrics")

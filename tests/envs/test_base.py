@@ -1,0 +1,48 @@
+"""How an environment comes back, and how its observations are shown."""
+
+from __future__ import annotations
+
+from stream_rl.envs.base import BaseInteractionEnv, ResumeClass, format_observation, is_empty, resume_class
+
+
+class Snapshot(BaseInteractionEnv):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        return None
+
+
+class Half(BaseInteractionEnv):
+    def state_dict(self):
+        return {}
+
+
+class Deterministic(BaseInteractionEnv):
+    deterministic = True
+
+
+def test_the_resume_class_is_what_the_environment_implements():
+    assert resume_class(Snapshot()) is ResumeClass.SNAPSHOT
+    assert resume_class(Deterministic()) is ResumeClass.REPLAY
+    assert resume_class(Half()) is ResumeClass.RESTART
+    assert resume_class(object()) is ResumeClass.RESTART
+
+
+def test_an_observation_is_a_user_message_unless_it_says_otherwise():
+    assert format_observation({"obs_str": "x"}) == {"role": "user", "content": "x"}
+    assert format_observation({"obs_str": "x", "role": "tool"}) == {"role": "tool", "content": "x"}
+
+
+def test_images_stand_before_the_text():
+    message = format_observation({"obs_str": "look", "multi_modal_data": {"images": ["a", "b"]}})
+
+    assert message["content"] == [
+        {"type": "image", "image": "a"}, {"type": "image", "image": "b"}, {"type": "text", "text": "look"},
+    ]  # fmt: skip
+
+
+def test_nothing_to_show_is_empty():
+    assert is_empty(None)
+    assert is_empty({"obs_str": ""})
+    assert not is_empty({"multi_modal_data": {"images": ["a"]}})
