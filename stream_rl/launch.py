@@ -47,6 +47,7 @@ def train(config: Config, *, resume: bool, progress: Progress) -> dict[str, Any]
     (config.folder / "config.yaml").write_text(config.dump())
     _log_to(config.folder / "logs" / "supervisor.log")
     local = config.supervision.ray_address == "local"
+    os.environ.setdefault("RAY_worker_niceness", "0")  # the run is what the machine is for
     ray.init(
         address=config.supervision.ray_address,
         include_dashboard=False,
