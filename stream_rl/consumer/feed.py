@@ -71,9 +71,13 @@ class Feed:
                 return entry if isinstance(entry, LedgerEntry) else None
 
     def load(self, entry: LedgerEntry, mini_batches: int) -> list[MiniBatch]:
-        """Reads this rank's groups of each mini-batch."""
+        """Reads this rank's groups of each mini-batch, shared out by size. A collective."""
+        sizes = (
+            self._runner.run(self._buffer.group_bytes(entry.groups)) if self._rank == 0 and self._ranks > 1 else None
+        )
+        weights = orjson.loads(broadcast(orjson.dumps(sizes))) or [1] * len(entry.groups)
         dealt = mini_batch_groups(range(len(entry.groups)), mini_batches)
-        owners = [share([1] * len(places), self._ranks) for places in dealt]
+        owners = [share([weights[place] for place in places], self._ranks) for places in dealt]
         mine = [
             [place for place, owner in zip(places, of_places, strict=True) if owner == self._rank]
             for places, of_places in zip(dealt, owners, strict=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from journal_builders import RULES, START, finish, outcome, turn
 
-from stream_rl.buffer import LeasedSample, TrajectoryBuffer, Waiting
+from stream_rl.buffer import LeasedSample, TrajectoryBuffer, Waiting, codec
 from stream_rl.errors import CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
 from stream_rl.sample import LedgerEntry, Status, StopReason, WeightVersion
 
@@ -162,3 +162,15 @@ async def test_a_run_ends_with_every_group_used(buffer: TrajectoryBuffer) -> Non
     assert (snapshot.admitted, snapshot.trained, snapshot.dead_lettered, snapshot.live) == (5, 4, 1, 0)
     await buffer.finish_run()
     assert await buffer.heartbeat("p", 1) == "finished"
+
+
+async def test_group_bytes_are_what_the_journals_hold(buffer: TrajectoryBuffer) -> None:
+    samples = await buffer.lease("p", 4)
+    for sample in samples:
+        await finish(buffer, sample)
+    groups = sorted({sample.lease.sample_id.group for sample in samples})
+    sizes = await buffer.group_bytes(groups[::-1])
+    records = [START, turn(0), turn(1)]
+    assert sizes == [2 * sum(len(codec.encode(record)) for record in records)] * 2
+    with pytest.raises(CorruptRecord, match="group 99"):
+        await buffer.group_bytes([99])

@@ -12,18 +12,15 @@ import torch
 from stream_rl.buffer import EmbeddedServer
 from stream_rl.config import Config
 from stream_rl.consumer.collectives import process_group
-from stream_rl.models.tiny_text import make_tiny_text
 
 _runs = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny Qwen3."""
+def model_path(tiny_model: Path) -> Path:
+    """The folder of a tiny Qwen3; this process computes with one thread, as a trainer on a shared machine does."""
     torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    make_tiny_text(folder)
-    return folder
+    return tiny_model
 
 
 @pytest.fixture

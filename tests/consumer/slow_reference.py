@@ -36,7 +36,9 @@ def gradients(
     loss = sum(terms[1:], terms[0]) / len(terms)
     model.zero_grad()
     loss.backward()
-    return float(loss), {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    return float(loss.detach()), {
+        name: value.grad for name, value in model.named_parameters() if value.grad is not None
+    }
 
 
 def _token_losses(

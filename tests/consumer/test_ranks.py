@@ -105,18 +105,16 @@ def reduce_and_broadcast() -> tuple[list[float], list[float], bytes]:
 
 
 def test_collectives_agree_on_all_ranks() -> None:
-    assert on_ranks(3, reduce_and_broadcast) == [([3.0, 3.0], [2.0, 0.0], b"from zero")] * 3
+    assert on_ranks(2, reduce_and_broadcast) == [([1.0, 2.0], [1.0, 0.0], b"from zero")] * 2
 
 
 def fail_on_rank_1() -> None:
     if dist.get_rank() == 1:
         raise ValueError("the cause")
-    broadcast(b"waiting for all" if dist.get_rank() == 0 else None)
     all_sum([0.0])
 
 
 def test_a_failing_rank_ends_the_others_at_once() -> None:
-    results = on_ranks(3, fail_on_rank_1)
-    assert results[1] == "ValueError: the cause"
-    for other in (results[0], results[2]):
-        assert other.startswith("RuntimeError")
+    other, cause = on_ranks(2, fail_on_rank_1)
+    assert cause == "ValueError: the cause"
+    assert other.startswith("RuntimeError")
