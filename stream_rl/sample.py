@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
-UInt8 = NDArray[np.uint8]
 
 OBSERVATION_STEP = -1
 
@@ -162,7 +161,8 @@ class Turn:
 class Sample:
     """One trajectory. Grows only through `append`; arrays are joined when they are asked for.
 
-    `prompt` is what the dataset gave (text or chat messages), `prompt_tokens` int32 (p,) its encoding.
+    `prompt` is what the dataset gave (text or chat messages), `prompt_tokens` int32 (p,) its encoding. The totals,
+    from `response_length` on, are kept as turns come: what a turn costs must not grow with the turns before it.
     """
 
     group_index: int
@@ -179,9 +179,10 @@ class Sample:
     reward: float | None = None
     status: Status = Status.PENDING
     stop_reason: StopReason | None = None
-    multimodal_inputs: Mapping[str, Any] | None = None
-    multimodal_train_inputs: Mapping[str, Any] | None = None
     response_length: int = 0
+    active_seconds: float = 0.0
+    env_retries: int = 0
+    parse_failures: int = 0
 
     def append(self, turn: Turn) -> None:
         """Adds one record; raises ValueError when it is not the next interaction nor the open one's continuation."""
@@ -189,6 +190,15 @@ class Sample:
             raise ValueError(f"turn {turn.index} appended where turn {self.next_turn} is next")
         self.turns.append(turn)
         self.response_length += turn.length
+        self.active_seconds += turn.active_seconds
+        self.env_retries += turn.env_retries
+        self.parse_failures += turn.parse_failures
+
+    def restart(self) -> None:
+        """Drops every turn: the episode begins again."""
+        self.turns.clear()
+        self.response_length = self.env_retries = self.parse_failures = 0
+        self.active_seconds = 0.0
 
     @property
     def sample_id(self) -> SampleId:
@@ -204,6 +214,11 @@ class Sample:
         return last.index + 1 if last.complete else last.index
 
     @property
+    def open_turn(self) -> list[Turn]:
+        """The records of the turn under way, in order; none after a complete one."""
+        return list(itertools.takewhile(lambda turn: not turn.complete, reversed(self.turns)))[::-1]
+
+    @property
     def response(self) -> Int32:
         """Response token ids, int32 (r,): generated and observation tokens in order."""
         return _join([part for turn in self.turns for part in (turn.generated, turn.observation)], np.int32)
@@ -214,7 +229,7 @@ class Sample:
         return np.concatenate([self.prompt_tokens, self.response])
 
     @property
-    def loss_mask(self) -> UInt8:
+    def loss_mask(self) -> NDArray[np.uint8]:
         """1 where the model wrote the token, 0 on observations, uint8 (r,)."""
         lengths = [length for turn in self.turns for length in (len(turn.generated), len(turn.observation))]
         return np.repeat(np.resize(np.array([1, 0], np.uint8), len(lengths)), lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -126,6 +127,21 @@ def test_a_cut_turn_goes_on_under_its_own_index() -> None:
     grown.append(turn(0, version=2))
     assert grown.next_turn == 1
     assert [span.version.step for span in grown.weight_versions] == [1, 2]
+
+
+@given(turns())
+def test_totals_and_the_open_turn_follow_every_append(records: list[Turn]) -> None:
+    grown = sample()
+    for number, record in enumerate(records, 1):
+        grown.append(replace(record, active_seconds=0.5, env_retries=number, parse_failures=1))
+        assert grown.active_seconds == 0.5 * number
+        assert grown.env_retries == sum(turn.env_retries for turn in grown.turns)
+        assert grown.parse_failures == number
+        assert grown.open_turn == [turn for turn in grown.turns if turn.index == grown.next_turn]
+
+    grown.restart()
+    assert (grown.turns, grown.response_length, grown.active_seconds) == ([], 0, 0.0)
+    assert (grown.env_retries, grown.parse_failures, grown.next_turn) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("index", [0, 2])

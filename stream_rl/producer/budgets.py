@@ -15,16 +15,11 @@ class Room(NamedTuple):
     reason: StopReason
 
 
-def open_length(sample: Sample) -> int:
-    """Tokens that the turn under way has already, from records that were cut."""
-    return sum(len(turn.generated) for turn in sample.turns if turn.index == sample.next_turn)
-
-
 def room(sample: Sample, limits: RolloutConfig) -> Room:
     """The tightest of the three token budgets. The response's budget does not contain the prompt."""
-    spent = sample.response_length
+    spent, open_length = sample.response_length, sum(len(turn.generated) for turn in sample.open_turn)
     rooms = (
-        Room(limits.max_turn_len - open_length(sample), StopReason.MAX_TURN_LEN),
+        Room(limits.max_turn_len - open_length, StopReason.MAX_TURN_LEN),
         Room(limits.max_response_len - spent, StopReason.MAX_RESPONSE_LEN),
         Room(limits.max_context_len - len(sample.prompt_tokens) - spent, StopReason.MAX_CONTEXT_LEN),
     )
@@ -39,8 +34,3 @@ def overflow(sample: Sample, added: int, limits: RolloutConfig) -> StopReason | 
     if len(sample.prompt_tokens) + spent >= limits.max_context_len:
         return StopReason.MAX_CONTEXT_LEN
     return None
-
-
-def active_seconds(sample: Sample) -> float:
-    """Seconds that producers have worked on the sample; waiting in the buffer is not among them."""
-    return sum(turn.active_seconds for turn in sample.turns)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -28,7 +27,7 @@ from stream_rl.buffer.records import Outcome, Record, SampleStart
 from stream_rl.engine.generation import Generation, SamplingParams
 from stream_rl.errors import EngineError, EnvFatalError
 from stream_rl.metrics import catalog
-from stream_rl.producer.budgets import Room, active_seconds, overflow, room
+from stream_rl.producer.budgets import Room, overflow, room
 from stream_rl.producer.env_session import Step
 from stream_rl.producer.episode_env import EpisodeEnv, RestartNeeded
 from stream_rl.producer.journal import Journal
@@ -36,14 +35,13 @@ from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.retries import EnvRetries
 from stream_rl.producer.samples import turn_seed
+from stream_rl.producer.turn_record import NO_TOKENS, NOTHING, Acted, Piece, complete_record, open_record
 from stream_rl.sample import Int32, Sample, StopReason, Turn
 
 __all__ = ["Engines", "Episode"]
 
 logger = logging.getLogger(__name__)
 
-NO_TOKENS = np.zeros(0, np.int32)
-NOTHING = Generation(NO_TOKENS, np.zeros(0, np.float32), (), "abort")
 ABORT_PAUSE = 0.05
 """Seconds before a request that the engine aborted in its queue is sent again."""
 
@@ -55,24 +53,6 @@ class Engines(Protocol):
         self, session_id: str, input_ids: Int32, sampling: SamplingParams, *, rid: str | None = None
     ) -> Generation:
         """Continues `input_ids` (int32 (p,)); requests of one session go to the engine that holds their prefix."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What one generation gave; `finish_reason` is ours: a stop token that the cut follows is a stop."""
-
-    generation: Generation
-    finish_reason: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Acted:
-    """What the environment made of a turn's text, and the seconds it took."""
-
-    text: str
-    step: Step
-    seconds: float
 
 
 class Episode:
@@ -107,9 +87,7 @@ class Episode:
         self._clock = clock or asyncio.get_running_loop().time
         self._since = self._clock()
         self._interrupted = False
-        retries = EnvRetries(
-            rollout.config.environment, rollout.environment.name, sum(turn.env_retries for turn in sample.turns)
-        )
+        retries = EnvRetries(rollout.config.environment, rollout.environment.name, sample.env_retries)
         self._env = EpisodeEnv(rollout, row, retries)
 
     @property
@@ -161,9 +139,8 @@ class Episode:
 
     async def _restart(self) -> None:
         await self._journal.restart()
-        self._since -= active_seconds(self.sample)
-        self.sample.turns.clear()
-        self.sample.response_length = 0
+        self._since -= self.sample.active_seconds
+        self.sample.restart()
         prompt = await self._env.start()
         if self._begun and not np.array_equal(prompt, self.sample.prompt_tokens):
             raise EnvFatalError("the environment starts with another observation than the recorded one")
@@ -171,7 +148,7 @@ class Episode:
 
     async def _turn(self) -> None:
         """One pass of the loop: ends with a commit."""
-        piece = _Piece(NOTHING, "abort", 0.0)
+        piece = Piece(NOTHING, "abort", 0.0)
         limit = room(self.sample, self._limits)
         try:
             async with asyncio.timeout(self._remaining_seconds()):
@@ -185,13 +162,17 @@ class Episode:
             await (self._pause(piece) if acted is None else self._observe(piece, acted, limit))
 
     def _remaining_seconds(self) -> float:
-        return self._limits.deadline - active_seconds(self.sample) - (self._clock() - self._since)
+        return self._limits.deadline - self.sample.active_seconds - self._active_seconds()
 
-    async def _generate(self, limit: Room) -> _Piece:
+    def _active_seconds(self) -> float:
+        """Seconds since the last commit, which no record holds yet."""
+        return self._clock() - self._since
+
+    async def _generate(self, limit: Room) -> Piece:
         """Continues the turn under way. A stop token at the cut is a stop, whatever the engine calls it."""
         sample = self.sample
         if (stopped := self._stopped(NOTHING)) or limit.tokens <= 0:
-            return _Piece(NOTHING, "stop" if stopped else "length", 0.0)
+            return Piece(NOTHING, "stop" if stopped else "length", 0.0)
         sampling = SamplingParams(
             max_new_tokens=limit.tokens,
             temperature=sample.temperature,
@@ -205,22 +186,22 @@ class Episode:
             reason = "stop"
         elif len(generation.tokens) >= limit.tokens:
             reason = "length"
-        return _Piece(generation, reason, self._clock() - began)
+        return Piece(generation, reason, self._clock() - began)
 
-    async def _pause(self, piece: _Piece) -> None:
+    async def _pause(self, piece: Piece) -> None:
         """Records what an interrupted generation had, as an open turn."""
         if len(piece.generation.tokens):
-            await self._commit(self._record(piece, complete=False))
+            await self._commit(self._open_record(piece))
         else:
             await asyncio.sleep(ABORT_PAUSE)
 
-    async def _act(self, piece: _Piece) -> _Acted:
+    async def _act(self, piece: Piece) -> Acted:
         text = self._rollout.chat.decode(self._interaction(piece.generation))
         began = self._clock()
         act = self._env.cut if piece.finish_reason == "length" else self._env.step
-        return _Acted(text, await act(text, self.sample), self._clock() - began)
+        return Acted(text, await act(text, self.sample), self._clock() - began)
 
-    async def _observe(self, piece: _Piece, acted: _Acted, limit: Room) -> None:
+    async def _observe(self, piece: Piece, acted: Acted, limit: Room) -> None:
         """Ends the episode, or appends the observation; either way the turn is committed."""
         reason = self._end(piece, acted.step, limit)
         observation, encode_seconds = NO_TOKENS, 0.0
@@ -229,61 +210,38 @@ class Episode:
             observation = self._env.encode(acted.step.observation, self._interaction(piece.generation))
             encode_seconds = self._clock() - encoding
             reason = overflow(self.sample, len(piece.generation.tokens) + len(observation), self._limits)
-        record = self._record(
+        record = complete_record(
+            self.sample.next_turn,
             piece,
-            complete=True,
+            acted,
             observation=NO_TOKENS if reason else observation,
-            acted=acted,
-            timings={"env_step": acted.seconds, "encode": encode_seconds},
+            encode_seconds=encode_seconds,
+            env_retries=self._env.retries.turn,
+            active_seconds=self._active_seconds(),
         )
         await self._commit(record, reason)
         self._env.retries.turn_completed()
 
-    def _end(self, piece: _Piece, step: Step, limit: Room) -> StopReason | None:
+    def _end(self, piece: Piece, step: Step, limit: Room) -> StopReason | None:
         """Why the episode ends here, before any observation; None when it goes on."""
         sample, limits = self.sample, self._limits
         if piece.finish_reason == "length":
             return limit.reason
         if step.done:
             return StopReason.ENV_DONE
-        failures = sum(turn.parse_failures for turn in sample.turns) + step.parse_failure
-        if failures > self._rollout.config.environment.max_parse_failures:
+        if sample.parse_failures + step.parse_failure > self._rollout.config.environment.max_parse_failures:
             return StopReason.PARSE_FAILURES
         return StopReason.MAX_TURNS if sample.next_turn + 1 >= limits.max_turns else None
 
-    async def _miss_deadline(self, piece: _Piece) -> None:
+    async def _miss_deadline(self, piece: Piece) -> None:
         """Ends the episode with what it has. Without a single token there is nothing to train, so it failed."""
         if not self.sample.response_length and not len(piece.generation.tokens):
             raise EngineError(f"no token within rollout.deadline={self._limits.deadline:g} seconds")
-        record = self._record(piece, complete=False) if len(piece.generation.tokens) else None
+        record = self._open_record(piece) if len(piece.generation.tokens) else None
         await self._commit(record, StopReason.DEADLINE)
 
-    def _record(
-        self,
-        piece: _Piece,
-        *,
-        complete: bool,
-        observation: Int32 = NO_TOKENS,
-        acted: _Acted | None = None,
-        timings: dict[str, float] | None = None,
-    ) -> Turn:
-        generation, step = piece.generation, acted.step if acted else None
-        return Turn(
-            index=self.sample.next_turn,
-            generated=generation.tokens,
-            log_probs=generation.log_probs,
-            observation=observation,
-            spans=generation.spans,
-            complete=complete,
-            finish_reason=piece.finish_reason,
-            reward=step.reward if step else 0.0,
-            env_retries=self._env.retries.turn if complete else 0,
-            parse_failures=int(step.parse_failure) if step else 0,
-            active_seconds=self._clock() - self._since,
-            timings={"generate": piece.seconds, "queue": generation.queue_seconds, **(timings or {})},
-            environment=step.state if step else None,
-            action=acted.text if acted else "",
-        )
+    def _open_record(self, piece: Piece) -> Turn:
+        return open_record(self.sample.next_turn, piece, active_seconds=self._active_seconds())
 
     async def _commit(self, record: Turn | None, reason: StopReason | None = None) -> None:
         sample = self.sample
@@ -309,9 +267,7 @@ class Episode:
 
     def _interaction(self, generation: Generation) -> Int32:
         """All ids of the turn under way, int32 (g,): those of its open records, and these."""
-        sample = self.sample
-        pieces = [turn.generated for turn in sample.turns if turn.index == sample.next_turn]
-        return np.concatenate([*pieces, generation.tokens])
+        return np.concatenate([*(turn.generated for turn in self.sample.open_turn), generation.tokens])
 
     def _stopped(self, generation: Generation) -> bool:
         """Whether the turn under way ends with a stop token, which may stand just before a cut."""

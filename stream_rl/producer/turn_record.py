@@ -1,0 +1,82 @@
+"""What one pass of the turn loop gathers, and the journal's record that it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stream_rl.engine.generation import Generation
+from stream_rl.producer.env_session import Step
+from stream_rl.sample import Int32, Turn
+
+NO_TOKENS = np.zeros(0, np.int32)
+NOTHING = Generation(NO_TOKENS, np.zeros(0, np.float32), (), "abort")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one generation gave; `finish_reason` is ours: a stop token that the cut follows is a stop."""
+
+    generation: Generation
+    finish_reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What the environment made of a turn's text, and the seconds it took."""
+
+    text: str
+    step: Step
+    seconds: float
+
+
+def open_record(index: int, piece: Piece, *, active_seconds: float) -> Turn:
+    """The record of a generation that was cut before the environment heard of it: turn `index` stays open."""
+    generation = piece.generation
+    return Turn(
+        index=index,
+        generated=generation.tokens,
+        log_probs=generation.log_probs,
+        observation=NO_TOKENS,
+        spans=generation.spans,
+        complete=False,
+        finish_reason=piece.finish_reason,
+        active_seconds=active_seconds,
+        timings={"generate": piece.seconds, "queue": generation.queue_seconds},
+    )
+
+
+def complete_record(
+    index: int,
+    piece: Piece,
+    acted: Acted,
+    *,
+    observation: Int32,
+    encode_seconds: float,
+    env_retries: int,
+    active_seconds: float,
+) -> Turn:
+    """The record that completes turn `index`; `observation` int32 (o,) is empty when the episode ends with it."""
+    generation, step = piece.generation, acted.step
+    return Turn(
+        index=index,
+        generated=generation.tokens,
+        log_probs=generation.log_probs,
+        observation=observation,
+        spans=generation.spans,
+        finish_reason=piece.finish_reason,
+        reward=step.reward,
+        env_retries=env_retries,
+        parse_failures=int(step.parse_failure),
+        active_seconds=active_seconds,
+        timings={
+            "generate": piece.seconds,
+            "queue": generation.queue_seconds,
+            "env_step": acted.seconds,
+            "encode": encode_seconds,
+        },
+        environment=step.state,
+        action=acted.text,
+    )
