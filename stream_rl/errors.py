@@ -32,7 +32,8 @@ __all__ = [
     "ActionError", "BufferError", "BufferFull", "BufferUnavailable", "ConfigError", "CorruptRecord", "DataError",
     "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError",
     "EnvironmentLoadError", "JournalMismatch", "LeaseLost", "LedgerMismatch", "ModelError", "NoTrainableBatch",
-    "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
+    "ProcessDied", "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError",
+    "WeightUpdateFailed",
 ]  # fmt: skip
 
 

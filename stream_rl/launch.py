@@ -21,11 +21,12 @@ from ray.exceptions import RayError, RayTaskError
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.errors import NoTrainableBatch, ProcessDied, UserError
-from stream_rl.supervision import Progress, Supervisor
+from stream_rl.recording import Progress
+from stream_rl.supervision import Supervisor
 
 __all__ = ["train"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 30.0
 OBJECT_STORE_BYTES = 100_000_000
@@ -174,7 +175,7 @@ class ProducerProcess:
         from stream_rl.producer.evaluation import evaluate
 
         result = await evaluate(self._config, buffer_url=self._buffer_url)
-        log.info("%s", result)
+        logger.info("%s", result)
         return result.mean_reward
 
 

@@ -5,7 +5,7 @@
       ├── keep engine-i     one SGLang server
       ├── keep producer-i   hundreds of turn loops
       ├── keep trainer      world_size ranks; one rank's death ends all of them
-      └── watch             progress, ended samples -> samples.jsonl
+      └── watch             what is written down about the run: recording.py
 
 A keeper brings its process back when it dies, counts the recovery in the buffer, and gives up when the `DeathBudget`
 says that it does not help. A `UserError` or `NoTrainableBatch` of any process ends the run at once with its message.
@@ -19,38 +19,20 @@ import logging
 import os
 import signal
 import socket
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
-import orjson
-
-from stream_rl.buffer import EmbeddedServer, ProcessRecord, RunRules, RunSnapshot, TrajectoryBuffer
+from stream_rl.buffer import EmbeddedServer, ProcessRecord, RunRules, TrajectoryBuffer
 from stream_rl.buffer.records import RecoveryKind
 from stream_rl.config import Config
 from stream_rl.errors import NoTrainableBatch, ProcessDied, RepeatedDeaths, StreamRLError, UserError
 from stream_rl.metrics import catalog
 from stream_rl.metrics.exporter import serve_metrics
-from stream_rl.metrics.report import write_report
-from stream_rl.metrics.summary import RunFacts, summarise
-from stream_rl.metrics.turn_log import JsonLines, Tail
+from stream_rl.recording import Progress, RunRecorder
 
-__all__ = ["DeathBudget", "Processes", "Progress", "Supervisor"]
+__all__ = ["DeathBudget", "Processes", "Supervisor"]
 
-log = logging.getLogger(__name__)
-
-OUTCOMES_PER_CALL = 1000
-
-
-class Progress(Protocol):
-    """What the command line shows while a run goes on."""
-
-    def update(self, snapshot: RunSnapshot, steps: Sequence[Mapping[str, Any]]) -> None:
-        """Called every `supervision.heartbeat`, with the lines of steps.jsonl written since the last call."""
-
-    def say(self, line: str) -> None:
-        """One thing that happened: a start, a death, a recovery."""
+logger = logging.getLogger(__name__)
 
 
 class Processes(Protocol):
@@ -114,9 +96,7 @@ class Supervisor:
         self._processes = processes
         self._progress = progress
         self._deaths = DeathBudget(config.supervision.max_deaths_without_progress)
-        self._samples = JsonLines(config.folder / "samples.jsonl")
-        self._steps = Tail(config.folder / "steps.jsonl")
-        self._snapshot: RunSnapshot | None = None
+        self._recorder = RunRecorder(config, buffer, progress)
         self._draining: asyncio.Task[None] | None = None
         self._ending = False
         self._eval_reward: float | None = None
@@ -131,12 +111,11 @@ class Supervisor:
             UserError, NoTrainableBatch: from a process.
             RepeatedDeaths: a process could not be kept alive.
         """
-        started = time.monotonic() - (_seconds_before(self._config.folder) if resume else 0.0)
         await self._buffer.open_run(RunRules.of(self._config))
         for engine in await self._buffer.engines():  # of an earlier session of this run
             await self._buffer.engine_left(engine.engine_id)
         metrics_url = serve_metrics(self._config.metrics.host, self._config.metrics.port)
-        _announce(self._config.folder, buffer_url, metrics_url, time.monotonic() - started)
+        self._recorder.announce(buffer_url, metrics_url, resume=resume)
         await self._buffer.register_process(_process("supervisor", os.getpid(), metrics_url))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
@@ -145,13 +124,14 @@ class Supervisor:
         except BaseExceptionGroup as group:
             raise _first_cause(group) from None
         finally:
-            await self._record_outcomes()
-        return await self._summarise(started)
+            await self._recorder.record_outcomes()
+        summary = await self._recorder.summarise(self._eval_reward)
+        return {**summary, "finished": self._draining is None}
 
     async def _keep_everything(self) -> None:
         config = self._config
         async with asyncio.TaskGroup() as tasks:
-            keepers = [tasks.create_task(self._watch())]
+            keepers = [tasks.create_task(self._recorder.watch())]
             if self._server is not None:
                 keepers.append(tasks.create_task(self._keep("redis", self._redis)))
             for index in range(len(config.engine.urls) or config.engine.count):
@@ -179,11 +159,11 @@ class Supervisor:
                 raise
             except StreamRLError as death:
                 if self._ending:
-                    log.warning("%s ended while the run was ending: %s", name, death)
+                    logger.warning("%s ended while the run was ending: %s", name, death)
                     return None
-                log.error("%s died", name, exc_info=death)
+                logger.error("%s died", name, exc_info=death)
                 self._progress.say(f"{name} died, bringing it back: {death}")
-                self._deaths.spend(kind, self._snapshot.ledger_steps if self._snapshot else 0, str(death))
+                self._deaths.spend(kind, self._recorder.ledger_steps, str(death))
                 await self._buffer.count_recovery(kind)
                 catalog.RECOVERIES.inc(process=kind)
 
@@ -241,36 +221,8 @@ class Supervisor:
         try:
             self._eval_reward = await self._processes.evaluation()
         except StreamRLError as error:
-            log.error("the evaluation failed", exc_info=error)
+            logger.error("the evaluation failed", exc_info=error)
             self._progress.say(f"the evaluation failed, the training stands: {error}")
-
-    async def _watch(self) -> None:
-        while True:
-            self._snapshot = await self._buffer.snapshot()
-            self._progress.update(self._snapshot, self._steps.new())
-            _export(self._snapshot)
-            await self._record_outcomes()
-            await asyncio.sleep(self._config.supervision.heartbeat)
-
-    async def _record_outcomes(self) -> None:
-        """Moves the ends of samples from the buffer to samples.jsonl; written before they are trimmed."""
-        while outcomes := await self._buffer.outcomes(OUTCOMES_PER_CALL):
-            self._samples.extend(outcomes)
-            await self._buffer.trim_outcomes(outcomes[-1].number)
-
-    async def _summarise(self, started: float) -> dict[str, Any]:
-        snapshot = await self._buffer.snapshot()
-        self._progress.update(snapshot, self._steps.new())
-        facts = RunFacts(
-            recoveries=snapshot.recoveries,
-            committed_turns=snapshot.committed_turns,
-            journal_turns=await self._buffer.journal_turns(),
-            eval_reward=self._eval_reward,
-            wall_seconds=time.monotonic() - started,
-        )
-        summary = summarise(self._config.folder, facts)
-        write_report(self._config.folder)
-        return {**summary, "finished": self._draining is None}
 
     def _interrupt(self) -> None:
         if self._draining is not None:
@@ -282,30 +234,6 @@ class Supervisor:
 
 def _process(kind: Literal["supervisor", "redis"], pid: int, metrics_url: str = "") -> ProcessRecord:
     return ProcessRecord(kind, kind, socket.gethostname(), pid, metrics_url)
-
-
-def _announce(folder: Path, buffer_url: str, metrics_url: str, seconds_before: float) -> None:
-    """Writes run.json, by which `stream-rl status` finds a live run."""
-    record = {
-        "pid": os.getpid(), "started": time.time(), "seconds_before": seconds_before, "buffer_url": buffer_url,
-        "metrics_url": metrics_url,
-    }  # fmt: skip
-    (folder / "run.json").write_bytes(orjson.dumps(record, option=orjson.OPT_INDENT_2))
-
-
-def _seconds_before(folder: Path) -> float:
-    summary = folder / "summary.json"
-    return float(orjson.loads(summary.read_bytes())["wall_seconds"]) if summary.exists() else 0.0
-
-
-def _export(snapshot: RunSnapshot) -> None:
-    for state in ("live", "complete", "trained", "filtered", "dead_lettered"):
-        catalog.GROUPS.set(getattr(snapshot, state), state=state)
-    for state in ("pending", "leased", "resumable"):
-        catalog.SAMPLES.set(getattr(snapshot, state), state=state)
-    for engine in snapshot.engines:
-        if engine.version is not None:
-            catalog.ENGINE_VERSION.set(engine.version.step, engine=engine.engine_id)
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

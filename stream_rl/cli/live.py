@@ -5,56 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
-
 from stream_rl.config import Config
 from stream_rl.errors import BufferUnavailable, ConfigError
+from stream_rl.metrics.announcement import RunAnnouncement
 
 if TYPE_CHECKING:
     from stream_rl.buffer import TrajectoryBuffer
 
 SECONDS_TO_ANSWER = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunAnnouncement:
-    """run.json: what the supervisor wrote when it started. `started` is seconds since the epoch."""
-
-    pid: int
-    started: float
-    buffer_url: str
-    metrics_url: str
-    seconds_before: float
-
-    @classmethod
-    def read(cls, folder: Path) -> RunAnnouncement | None:
-        """The announcement in a run folder, None when the run was never started."""
-        path = folder / "run.json"
-        if not path.exists():
-            return None
-        record = orjson.loads(path.read_bytes())
-        return cls(
-            pid=record["pid"],
-            started=record["started"],
-            buffer_url=record["buffer_url"],
-            metrics_url=record["metrics_url"],
-            seconds_before=record.get("seconds_before", 0.0),
-        )
-
-    @property
-    def alive(self) -> bool:
-        """Whether the supervisor still runs; only meaningful on the machine that it runs on."""
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
 
 
 def load_run(folder: Path) -> Config:

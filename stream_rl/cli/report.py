@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from stream_rl.cli.live import RunAnnouncement, load_run, running_buffer
+from stream_rl.cli.live import load_run, running_buffer
+from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.metrics.report import write_report
 from stream_rl.metrics.summary import RunFacts, summarise
 

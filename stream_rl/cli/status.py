@@ -10,10 +10,11 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from stream_rl.cli.live import RunAnnouncement, load_run, running_buffer
+from stream_rl.cli.live import load_run, running_buffer
 from stream_rl.cli.tables import live_view, still_view
 from stream_rl.config import Config
 from stream_rl.errors import BufferUnavailable, ConfigError
+from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.metrics.run_folder import read_summary, surviving_steps
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from stream_rl.cli.status import view
 from stream_rl.cli.tables import rewards_line, summary_table
 from stream_rl.config import Config
 from stream_rl.errors import RepeatedDeaths
+from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.sample import WeightVersion
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -42,8 +43,7 @@ def run(tmp_path: Path, settings: Path) -> Config:
 
 
 def announce(config: Config, url: str, pid: int) -> None:
-    record = {"pid": pid, "started": 0.0, "buffer_url": url, "metrics_url": "http://here/metrics"}
-    (config.folder / "run.json").write_bytes(orjson.dumps(record))
+    RunAnnouncement(pid, 0.0, 0.0, url, "http://here/metrics").write(config.folder)
 
 
 @pytest.mark.parametrize("command", ["train", "status", "report", "make-model"])

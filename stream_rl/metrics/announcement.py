@@ -1,0 +1,52 @@
+"""run.json: by what a supervisor writes when it starts, `stream-rl status` and `report` find a live run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+__all__ = ["RunAnnouncement"]
+
+FILE = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnnouncement:
+    """A supervisor that has started.
+
+    pid             its process
+    started         seconds since the epoch
+    seconds_before  seconds that earlier starts of the run took
+    buffer_url      where the run's Redis answers while the run lives
+    metrics_url     the supervisor's own /metrics
+    """
+
+    pid: int
+    started: float
+    seconds_before: float
+    buffer_url: str
+    metrics_url: str
+
+    def write(self, folder: Path) -> None:
+        """Leaves the announcement in a run folder. Raises OSError when the folder cannot be written."""
+        (folder / FILE).write_bytes(orjson.dumps(self, option=orjson.OPT_INDENT_2))
+
+    @classmethod
+    def read(cls, folder: Path) -> RunAnnouncement | None:
+        """The announcement in a run folder, None when the run was never started."""
+        path = folder / FILE
+        return cls(**orjson.loads(path.read_bytes())) if path.exists() else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the supervisor still runs; only meaningful on the machine that it runs on."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True

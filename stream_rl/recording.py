@@ -1,0 +1,108 @@
+"""What is written down about a run, while it goes on and at its end.
+
+    run.json ─► every heartbeat: progress, metrics, ended samples -> samples.jsonl ─► summary.json, report.html
+
+Ended samples are written before the buffer drops them: a death in between writes some twice, with the same number, and
+loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from stream_rl.buffer import RunSnapshot, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.metrics import catalog
+from stream_rl.metrics.announcement import RunAnnouncement
+from stream_rl.metrics.report import write_report
+from stream_rl.metrics.run_folder import read_summary
+from stream_rl.metrics.summary import RunFacts, summarise
+from stream_rl.metrics.turn_log import JsonLines, Tail
+
+__all__ = ["Progress", "RunRecorder"]
+
+OUTCOMES_PER_CALL = 1000
+
+
+class Progress(Protocol):
+    """What the command line shows while a run goes on."""
+
+    def update(self, snapshot: RunSnapshot, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Called every `supervision.heartbeat`, with the lines of steps.jsonl written since the last call."""
+
+    def say(self, line: str) -> None:
+        """One thing that happened: a start, a death, a recovery."""
+
+
+class RunRecorder:
+    """The run folder's writer on the supervisor's side."""
+
+    def __init__(self, config: Config, buffer: TrajectoryBuffer, progress: Progress) -> None:
+        self._config = config
+        self._buffer = buffer
+        self._progress = progress
+        self._samples = JsonLines(config.folder / "samples.jsonl")
+        self._steps = Tail(config.folder / "steps.jsonl")
+        self._started = time.monotonic()
+        self.ledger_steps = 0
+        """Steps in the ledger at the last look."""
+
+    def announce(self, buffer_url: str, metrics_url: str, *, resume: bool) -> None:
+        """Writes run.json; a resumed run goes on counting its seconds."""
+        before = float(read_summary(self._config.folder).get("wall_seconds", 0.0)) if resume else 0.0
+        self._started = time.monotonic() - before
+        RunAnnouncement(
+            pid=os.getpid(),
+            started=time.time(),
+            seconds_before=before,
+            buffer_url=buffer_url,
+            metrics_url=metrics_url,
+        ).write(self._config.folder)
+
+    async def watch(self) -> None:
+        """Looks every `supervision.heartbeat`, until it is cancelled."""
+        while True:
+            _export(await self.look())
+            await self.record_outcomes()
+            await asyncio.sleep(self._config.supervision.heartbeat)
+
+    async def record_outcomes(self) -> None:
+        """Moves the ends of samples from the buffer to samples.jsonl."""
+        while outcomes := await self._buffer.outcomes(OUTCOMES_PER_CALL):
+            self._samples.extend(outcomes)
+            await self._buffer.trim_outcomes(outcomes[-1].number)
+
+    async def summarise(self, eval_reward: float | None) -> dict[str, Any]:
+        """Writes summary.json and report.html; the former's figures."""
+        snapshot = await self.look()
+        facts = RunFacts(
+            recoveries=snapshot.recoveries,
+            committed_turns=snapshot.committed_turns,
+            journal_turns=await self._buffer.journal_turns(),
+            eval_reward=eval_reward,
+            wall_seconds=time.monotonic() - self._started,
+        )
+        summary = summarise(self._config.folder, facts)
+        write_report(self._config.folder)
+        return summary
+
+    async def look(self) -> RunSnapshot:
+        """The run now, shown to `progress`."""
+        snapshot = await self._buffer.snapshot()
+        self.ledger_steps = snapshot.ledger_steps
+        self._progress.update(snapshot, self._steps.new())
+        return snapshot
+
+
+def _export(snapshot: RunSnapshot) -> None:
+    for state in ("live", "complete", "trained", "filtered", "dead_lettered"):
+        catalog.GROUPS.set(getattr(snapshot, state), state=state)
+    for state in ("pending", "leased", "resumable"):
+        catalog.SAMPLES.set(getattr(snapshot, state), state=state)
+    for engine in snapshot.engines:
+        if engine.version is not None:
+            catalog.ENGINE_VERSION.set(engine.version.step, engine=engine.engine_id)

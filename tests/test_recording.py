@@ -1,0 +1,125 @@
+"""The run folder as the supervisor writes it: ended samples once and in order, seconds over all starts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from stream_rl.buffer import EmbeddedServer, Outcome, RunRules, RunSnapshot, SampleStart, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.metrics.announcement import RunAnnouncement
+from stream_rl.metrics.turn_log import JsonLines, read
+from stream_rl.recording import RunRecorder
+from stream_rl.sample import Status, StopReason, Turn, VersionSpan, WeightVersion
+
+START = SampleStart("guess", np.array([5], np.int32))
+TURN = Turn(
+    0, np.ones(2, np.int32), np.zeros(2, np.float32), np.zeros(0, np.int32), (VersionSpan(0, 2, WeightVersion(0)),)
+)
+WON = Outcome(Status.COMPLETED, StopReason.ENV_DONE, 1.0)
+
+
+class Seen:
+    """A progress that keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.steps: list[Mapping[str, Any]] = []
+
+    def update(self, snapshot: RunSnapshot, steps: Sequence[Mapping[str, Any]]) -> None:
+        self.steps += steps
+
+    def say(self, line: str) -> None:
+        raise AssertionError(line)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("valkey") / "data", fsync="no") as running:
+        yield running
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    tree = {
+        "run": str(tmp_path / "run"), "model": {"path": "models/tiny-text"}, "environment": {"path": "guess_number"},
+        "rollout": {"groups_per_step": 1, "group_size": 2},
+    }  # fmt: skip
+    config = Config.parse(tree)
+    config.folder.mkdir()
+    (config.folder / "config.yaml").write_text(config.dump())
+    return config
+
+
+@pytest.fixture
+async def buffer(server: EmbeddedServer, config: Config) -> AsyncIterator[TrajectoryBuffer]:
+    async with await TrajectoryBuffer.connect(server.url, config.folder.parent.name, timeout=5.0) as connected:
+        await connected.open_run(RunRules.of(config))
+        await connected.engine_joined("engine-0", "http://127.0.0.1:1", 1)
+        await connected.engine_serving("engine-0", WeightVersion(0))
+        await connected.heartbeat("p", 60.0)
+        yield connected
+
+
+async def win(buffer: TrajectoryBuffer, count: int) -> list[str]:
+    leased = await buffer.lease("p", count)
+    for sample in leased:
+        await buffer.commit(sample.lease, 0, [START, TURN], WON)
+    return [str(sample.lease.sample_id) for sample in leased]
+
+
+async def test_each_ended_sample_is_written_once(config: Config, buffer: TrajectoryBuffer) -> None:
+    recorder = RunRecorder(config, buffer, Seen())
+    ended = await win(buffer, 2)
+    await recorder.record_outcomes()
+    ended += await win(buffer, 1)
+    await recorder.record_outcomes()
+    await recorder.record_outcomes()
+
+    lines = list(read(config.folder / "samples.jsonl"))
+    assert [line["sample"] for line in lines] == ended
+    assert [line["number"] for line in lines] == [1, 2, 3]
+    assert await buffer.outcomes(10) == []
+
+
+async def test_the_summary_has_what_the_buffer_knows(config: Config, buffer: TrajectoryBuffer) -> None:
+    seen = Seen()
+    recorder = RunRecorder(config, buffer, seen)
+    recorder.announce("unix:///redis", "http://here/metrics", resume=False)
+    await win(buffer, 2)
+    await buffer.count_recovery("engine")
+
+    summary = await recorder.summarise(0.75)
+
+    assert (summary["committed_turns"], summary["recoveries"]["engine"], summary["eval_reward"]) == (2, 1, 0.75)
+    assert orjson.loads((config.folder / "summary.json").read_bytes()) == summary
+    assert (config.folder / "report.html").stat().st_size > 0
+
+
+@pytest.mark.parametrize(("resume", "before"), [(True, 500.0), (False, 0.0)])
+async def test_only_a_resumed_run_goes_on_counting_its_seconds(
+    config: Config, buffer: TrajectoryBuffer, resume: bool, before: float
+) -> None:
+    (config.folder / "summary.json").write_bytes(orjson.dumps({"wall_seconds": 500.0}))
+    recorder = RunRecorder(config, buffer, Seen())
+
+    recorder.announce("unix:///redis", "http://here/metrics", resume=resume)
+
+    announced = RunAnnouncement.read(config.folder)
+    assert announced is not None
+    assert announced.seconds_before == before
+    assert before <= (await recorder.summarise(None))["wall_seconds"] < before + 60.0
+
+
+async def test_progress_sees_each_step_once(config: Config, buffer: TrajectoryBuffer) -> None:
+    seen = Seen()
+    recorder = RunRecorder(config, buffer, seen)
+    with JsonLines(config.folder / "steps.jsonl") as steps:
+        for step in (1, 2):
+            steps.append({"step": step})
+            await recorder.look()
+    assert [step["step"] for step in seen.steps] == [1, 2]
