@@ -114,7 +114,7 @@ class EngineServer:
                 self._process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(self.pid, signal.SIGKILL)
-                self._process.wait()
+                self._process.wait(STOP_SECONDS)
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -175,9 +175,9 @@ def launch_environment(config: Config) -> dict[str, str]:
     # Positions are bounded by rollout.max_context_len; the margin above it may pass the model's own bound.
     environment = {**os.environ, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     if _on_cpu(config):
-        # More threads make decoding ten times slower, and a health check that generates waits behind a full queue.
+        # A health check that generates waits behind a full queue.
         environment |= {
-            "OMP_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": str(config.engine.threads),
             "SGLANG_USE_CPU_ENGINE": "1",
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
         }

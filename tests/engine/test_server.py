@@ -172,9 +172,9 @@ def test_the_command_follows_the_settings() -> None:
 
 def test_only_a_cpu_gets_what_a_cpu_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SGLANG_USE_CPU_ENGINE", raising=False)
-    on_cpu, on_cuda = config(device="cpu"), config(device="cuda")
+    on_cpu, on_cuda = config(device="cpu", threads=3), config(device="cuda")
     assert option(launch_command(on_cpu, 0, 1), "--device") == "cpu"
-    assert launch_environment(on_cpu)["OMP_NUM_THREADS"] == "1"
+    assert launch_environment(on_cpu)["OMP_NUM_THREADS"] == "3"
     assert "--device" not in launch_command(on_cuda, 0, 1)
     assert "SGLANG_USE_CPU_ENGINE" not in launch_environment(on_cuda)
 
