@@ -64,10 +64,7 @@ def train(config: Config, *, resume: bool, progress: Progress) -> dict[str, Any]
 
 async def _run(config: Config, resume: bool, progress: Progress) -> dict[str, Any]:
     with _buffer_server(config) as (server, url):
-        password = os.environ.get(config.buffer.password_env)
-        async with await TrajectoryBuffer.connect(
-            url, config.name, password=password, timeout=config.buffer.timeout
-        ) as buffer:
+        async with await TrajectoryBuffer.of(config, url) as buffer:
             supervisor = Supervisor(config, buffer, server, RayProcesses(config, url), progress)
             return await supervisor.run(url, resume=resume)
 

@@ -6,7 +6,6 @@ Nothing is started and nothing is written. The checks go from cheap to slow, so 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from pathlib import Path
 
@@ -66,10 +65,9 @@ async def check_redis(config: Config) -> None:
     """A Redis that the settings name must answer and accept the password. Raises ConfigError."""
     if config.buffer.url is None:
         return
-    password = os.environ.get(config.buffer.password_env)
     timeout = min(config.buffer.timeout, SECONDS_FOR_REDIS)
     try:
-        buffer = await TrajectoryBuffer.connect(config.buffer.url, config.name, password=password, timeout=timeout)
+        buffer = await TrajectoryBuffer.of(config, config.buffer.url, timeout=timeout)
     except BufferUnavailable as error:
         raise ConfigError(f"{error}; or leave buffer.url empty for an embedded server") from error
     await buffer.close()

@@ -28,12 +28,14 @@ trained + filtered + dead-lettered + live (I7); admission and pull keep scheduli
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 
 from stream_rl.buffer.connection import Connection
 from stream_rl.buffer.producer_calls import ProducerCalls
 from stream_rl.buffer.run_calls import RunCalls
 from stream_rl.buffer.trainer_calls import TrainerCalls
+from stream_rl.config import Config
 
 
 class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls):
@@ -61,6 +63,16 @@ class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls):
             await connection.close()
             raise
         return cls(connection)
+
+    @classmethod
+    async def of(cls, config: Config, url: str, *, timeout: float | None = None) -> TrajectoryBuffer:
+        """`connect` to the run of these settings, with their password; `timeout` replaces `buffer.timeout`."""
+        return await cls.connect(
+            url,
+            config.name,
+            password=os.environ.get(config.buffer.password_env),
+            timeout=config.buffer.timeout if timeout is None else timeout,
+        )
 
     async def close(self) -> None:
         """Closes the connections; the run goes on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,11 +33,8 @@ async def running_buffer(folder: Path, config: Config) -> AsyncIterator[Trajecto
         return
     from stream_rl.buffer import TrajectoryBuffer  # noqa: PLC0415 - slow to import, and --help needs none of it
 
-    password = os.environ.get(config.buffer.password_env)
     try:
-        buffer = await TrajectoryBuffer.connect(
-            announcement.buffer_url, config.name, password=password, timeout=SECONDS_TO_ANSWER
-        )
+        buffer = await TrajectoryBuffer.of(config, announcement.buffer_url, timeout=SECONDS_TO_ANSWER)
     except BufferUnavailable:
         yield None
         return

@@ -16,8 +16,9 @@ import numpy as np
 import orjson
 
 from stream_rl.config import ModelConfig
+from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
-from stream_rl.producer.chat_delta import Message, content_text, find_delta
+from stream_rl.producer.chat_delta import content_text, find_delta
 from stream_rl.sample import Int32
 
 if TYPE_CHECKING:

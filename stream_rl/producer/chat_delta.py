@@ -15,12 +15,12 @@ is the next role token and opens the rest itself. Anything that does not fit is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
 
-Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message], bool], str]
 
 SENTINEL = "Zq7SentinelAq7Z"

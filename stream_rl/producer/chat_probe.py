@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
 from stream_rl.producer.chat import ChatEncoder
-from stream_rl.producer.chat_delta import SENTINEL, Delta, Message, find_delta
+from stream_rl.producer.chat_delta import SENTINEL, Delta, find_delta
 
 __all__ = ["ProbeReport", "probe"]
 

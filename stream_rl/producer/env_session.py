@@ -17,10 +17,17 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from stream_rl.envs.base import BaseInteractionEnv, EnvSample, ResumeClass, format_observation, is_empty, resume_class
+from stream_rl.envs.base import (
+    BaseInteractionEnv,
+    EnvSample,
+    Message,
+    ResumeClass,
+    format_observation,
+    is_empty,
+    resume_class,
+)
 from stream_rl.envs.loading import EnvironmentModule
 from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError, UserError
-from stream_rl.producer.chat_delta import Message
 from stream_rl.producer.env_threads import EnvThreads
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stream_rl.envs.base import ResumeClass
+from stream_rl.envs.base import Message, ResumeClass
 from stream_rl.errors import EnvFatalError, EnvInfraError, ModelError
-from stream_rl.producer.chat_delta import Message
 from stream_rl.producer.env_session import Step
 from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow

@@ -93,12 +93,8 @@ async def evaluate_rollout(rollout: Rollout, engines: Engines) -> list[Sample]:
 
 
 async def _serving(config: Config, buffer_url: str) -> list[EngineRecord]:
-    password = os.environ.get(config.buffer.password_env)
-    buffer = await TrajectoryBuffer.connect(buffer_url, config.name, password=password, timeout=config.buffer.timeout)
-    try:
+    async with await TrajectoryBuffer.of(config, buffer_url) as buffer:
         serving = [engine for engine in await buffer.engines() if engine.state == "serving"]
-    finally:
-        await buffer.close()
     if not serving:
         raise EngineUnavailable("evaluation needs an engine that serves")
     return serving

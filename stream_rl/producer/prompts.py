@@ -17,9 +17,9 @@ import numpy as np
 import orjson
 
 from stream_rl.config import Config, DataConfig
+from stream_rl.envs.base import Message
 from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError
-from stream_rl.producer.chat_delta import Message
 
 __all__ = ["PromptRow", "PromptSource", "open_prompts"]
 

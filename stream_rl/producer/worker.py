@@ -28,7 +28,7 @@ from stream_rl.producer.loading import Rollout, load_rollout, load_vocab_size
 from stream_rl.producer.samples import rebuild
 from stream_rl.producer.turn_loop import Episode
 
-__all__ = ["run_producer", "serving_engines"]
+__all__ = ["run_producer"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,7 @@ async def run_producer(config: Config, *, producer_id: str, buffer_url: str, sto
     rollout = load_rollout(config)
     fleet = Fleet(vocab_size=load_vocab_size(config.model), timeout=config.engine.request_timeout)
     log = JsonLines(config.folder / "turns" / f"{producer_id}.jsonl") if config.metrics.turn_log else None
-    buffer = await TrajectoryBuffer.connect(
-        buffer_url, config.name, password=os.environ.get(config.buffer.password_env), timeout=config.buffer.timeout
-    )
+    buffer = await TrajectoryBuffer.of(config, buffer_url)
     try:
         metrics_url = serve_metrics(config.metrics.host)
         await buffer.register_process(
@@ -194,10 +192,6 @@ class Producer:
 
     async def _follow_engines(self) -> None:
         while True:
-            await self._fleet.refresh(await serving_engines(self._buffer))
+            serving = [engine for engine in await self._buffer.engines() if engine.state == "serving"]
+            await self._fleet.refresh((engine.engine_id, engine.url) for engine in serving)
             await asyncio.sleep(REFRESH_SECONDS if self._fleet.engines else REFRESH_SECONDS_WITHOUT_ENGINE)
-
-
-async def serving_engines(buffer: TrajectoryBuffer) -> list[tuple[str, str]]:
-    """(engine id, url) of the engines that serve, as the fleet takes them."""
-    return [(engine.engine_id, engine.url) for engine in await buffer.engines() if engine.state == "serving"]
