@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from stream_rl.config import Config
 from stream_rl.sample import Int32, Lease, Status, StopReason, Turn, WeightVersion
 
 RecoveryKind = Literal["producer", "engine", "trainer", "redis"]
-RECOVERY_KINDS: tuple[RecoveryKind, ...] = ("producer", "engine", "trainer", "redis")
+RECOVERY_KINDS: tuple[RecoveryKind, ...] = get_args(RecoveryKind)
 
 
 class RunState(enum.StrEnum):
@@ -84,7 +84,6 @@ class RunRules:
     max_refills_per_group: int = 8
     max_untrainable_completions: int = 4096
     total_groups: int = 2**53
-    seed: int = 0
 
     @classmethod
     def of(cls, config: Config) -> RunRules:
@@ -99,7 +98,6 @@ class RunRules:
             max_refills_per_group=config.producer.max_refills_per_group,
             max_untrainable_completions=config.scheduling.max_untrainable_completions,
             total_groups=config.trainer.steps * config.rollout.groups_per_step,
-            seed=config.seed,
         )
 
 
@@ -119,7 +117,7 @@ class ProcessRecord:
     """One process of the run and where its metrics are."""
 
     name: str
-    kind: Literal["supervisor", "producer", "engine", "trainer", "redis"]
+    kind: Literal["supervisor", "producer", "trainer", "redis"]
     host: str
     pid: int
     metrics_url: str = ""

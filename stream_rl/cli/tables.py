@@ -98,8 +98,7 @@ def _processes(snapshot: RunSnapshot, metrics_url: str | None) -> Table:
     if metrics_url is not None and all(process.kind != "supervisor" for process in snapshot.processes):
         table.add_row("supervisor", "", "", "", "", metrics_url)
     for process in snapshot.processes:
-        if process.kind != "engine":
-            table.add_row(process.name, process.host, str(process.pid), "", "", process.metrics_url)
+        table.add_row(process.name, process.host, str(process.pid), "", "", process.metrics_url)
     for engine in snapshot.engines:
         version = "–" if engine.version is None else str(engine.version)
         table.add_row(engine.engine_id, engine.url, str(engine.pid or "–"), engine.state, version, "")

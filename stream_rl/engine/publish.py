@@ -22,7 +22,7 @@ from stream_rl.sample import WeightVersion
 
 __all__ = ["GROUP", "EngineUpdate", "WeightPublisher", "confirm", "count", "failure", "resume", "unless_absent"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 GROUP = "stream_rl"
 RESUME_SECONDS = 5.0
@@ -142,4 +142,4 @@ async def unless_absent(undo: Awaitable[None]) -> None:
     try:
         await undo
     except EngineRejected as error:
-        log.debug("nothing to undo: %s", error)
+        logger.debug("nothing to undo: %s", error)

@@ -163,8 +163,8 @@ class FakeEngineServer:
         return _answer({"model_path": "fake", "weight_version": self.version})
 
     async def _server_info(self, _request: web.Request) -> web.Response:
-        running = self._slots._value + self._running
-        return _answer({"model_path": "fake", "context_length": self._context_length, "max_running_requests": running})
+        answer = {"model_path": "fake", "context_length": self._context_length}
+        return _answer({**answer, "max_running_requests": self._max_running})
 
     async def _generate(self, http: web.Request) -> web.Response:
         body = orjson.loads(await http.read())

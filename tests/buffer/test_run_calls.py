@@ -37,10 +37,10 @@ async def test_a_run_that_was_never_opened_has_no_snapshot(server: EmbeddedServe
 
 def test_rules_are_the_settings() -> None:
     config = Config.parse(
-        {"run": "runs/x", "seed": 7, "model": {"path": "m"}, "environment": {"path": "e"}, "trainer": {"steps": 5}}
+        {"run": "runs/x", "model": {"path": "m"}, "environment": {"path": "e"}, "trainer": {"steps": 5}}
     )
     rules = RunRules.of(config)
-    assert (rules.total_groups, rules.group_size, rules.max_lag, rules.seed) == (160, 8, 12, 7)
+    assert (rules.total_groups, rules.group_size, rules.max_lag) == (160, 8, 12)
 
 
 async def test_an_engine_serves_only_after_it_was_given_weights(buffer: TrajectoryBuffer) -> None:
