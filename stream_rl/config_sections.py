@@ -1,0 +1,246 @@
+"""The sections of the settings, for config.py, which gives them out. Every field says what it does, its unit, and when
+to change it. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Settings(BaseModel):
+    """Base of every section: frozen, and closed to names that it does not have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class ModelConfig(Settings):
+    """Which model is trained."""
+
+    path: str
+    """A Hugging Face folder or name; `stream-rl make-model` writes small ones for machines without a hub."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What the engine serves and the trainer computes in. float32 on CPU; bfloat16 on GPUs."""
+    chat_template: str | None = None
+    """File with a Jinja chat template that replaces the tokenizer's own; needed when the tokenizer has none."""
+    template_args: dict[str, Any] = Field(default_factory=dict)
+    """Extra variables of the chat template, for instance `enable_thinking: false`."""
+
+
+class EnvironmentConfig(Settings):
+    """Which world the agent acts in."""
+
+    path: str
+    """Module path with `build_env(sample=None, args=None, **_)`, or the name of one that ships: `guess_number`."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Passed to `build_env` as attributes of `args`; `args.max_turns` is `rollout.max_turns`."""
+    reward_path: str | None = None
+    """`module:function`, `async (args, sample) -> float`, that scores a finished sample instead of `info["reward"]`."""
+    step_timeout: float = Field(60.0, gt=0)
+    """Seconds that one `reset` or `step` may take before it counts as an infrastructure error."""
+    max_env_retries_per_turn: int = Field(3, ge=0)
+    """Infrastructure errors forgiven in one turn; more of them fail the sample, which is then refilled."""
+    max_env_retries_per_sample: int = Field(10, ge=0)
+    """Infrastructure errors forgiven in one sample."""
+    max_parse_failures: int = Field(3, ge=0)
+    """Actions that the environment cannot parse, forgiven in one episode; one more stops it with `parse_failures`."""
+    executor_threads: int = Field(32, gt=0)
+    """Threads for synchronous environments: a step that blocks holds one of these, never the event loop."""
+
+
+class DataConfig(Settings):
+    """Where prompts come from. Without `path` the environment's own `prompt(seed, index, args)` gives them."""
+
+    path: str | None = None
+    """A .jsonl or .parquet file; each row is one prompt."""
+    prompt_field: str = "prompt"
+    """The row's field with the prompt: text or a list of chat messages."""
+    label_field: str = "label"
+    """The row's field handed to the environment as `sample.label`; may be absent."""
+    shuffle: bool = True
+    """Shuffle every epoch, seeded by `seed`."""
+    system_prompt: str | None = None
+    """A system message put before every prompt that has none."""
+
+
+class RolloutConfig(Settings):
+    """How much of what is generated, and when an episode must end."""
+
+    groups_per_step: int = Field(32, gt=0)
+    """Groups that one training step takes (B)."""
+    group_size: int = Field(8, gt=0)
+    """Siblings that share one prompt and one GRPO baseline."""
+    max_turns: int = Field(4, gt=0)
+    """Interactions per episode; then it stops with `max_turns`."""
+    max_turn_len: int = Field(256, gt=0)
+    """Tokens the model may write in one turn, end token included. A turn cut here ends the episode, unheard."""
+    max_response_len: int = Field(4096, gt=0)
+    """Tokens of the whole response, observations included, prompt excluded."""
+    max_context_len: int = Field(4096, gt=0)
+    """Tokens of prompt and response together; at most the engine's context length."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of training rollouts; recorded, and divided by in the trainer."""
+    deadline: float = Field(3600.0, gt=0)
+    """Active seconds an episode may take; waiting in the buffer does not count."""
+
+
+class ProducerConfig(Settings):
+    """The processes that run turn loops."""
+
+    count: int = Field(1, gt=0)
+    """Producer processes."""
+    concurrency: int = Field(256, gt=0)
+    """Samples that one producer holds at once."""
+    lease_seconds: float = Field(15.0, gt=0)
+    """A producer silent for so long loses its samples to the others, with every committed turn."""
+    max_refills_per_group: int = Field(8, ge=0)
+    """Failed siblings replaced in one group before the whole group is dead-lettered."""
+    drain_seconds: float = Field(10.0, gt=0)
+    """Time to commit open turns after SIGTERM or Ctrl-C."""
+
+
+class BufferConfig(Settings):
+    """The Redis that holds every trajectory."""
+
+    url: str | None = None
+    """redis://, rediss:// or unix:// address. Empty: an embedded Valkey with its data in the run folder."""
+    password_env: str = "STREAM_RL_REDIS_PASSWORD"
+    """Environment variable that holds the password; secrets never stand in a settings file."""
+    fsync: Literal["always", "everysec", "no"] = "everysec"
+    """The embedded server's appendfsync: what a crash of the server itself may lose."""
+    timeout: float = Field(30.0, gt=0)
+    """Seconds a call waits for Redis, reconnections included, before it fails by name."""
+
+
+class EngineConfig(Settings):
+    """The SGLang servers."""
+
+    urls: list[str] = Field(default_factory=list)
+    """Servers that already run. Empty: `count` servers are started and supervised."""
+    count: int = Field(1, gt=0)
+    """Servers to start."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where started servers run."""
+    port: int | None = Field(None, gt=0, lt=65536)
+    """First port of the started servers; empty: free ones are chosen."""
+    max_running_requests: int = Field(128, gt=0)
+    """Requests that one server decodes at once."""
+    max_total_tokens: int = Field(65536, gt=0)
+    """Tokens in one server's KV pool (CPU; on GPUs memory decides)."""
+    threads: int = Field(1, gt=0)
+    """CPU threads of one server; 1 is best for tiny models, all cores from about 100M parameters on."""
+    extra_args: list[str] = Field(default_factory=list)
+    """Further arguments for `sglang.launch_server`."""
+    weight_transfer: Literal["disk", "distributed"] = "disk"
+    """How new weights reach the engines: a shared path, or a process group (gloo on CPU, NCCL on CUDA)."""
+    start_timeout: float = Field(300.0, gt=0)
+    """Seconds a server may take to come up."""
+    request_timeout: float = Field(600.0, gt=0)
+    """Seconds that one generation may take, connection retries included."""
+
+
+class SchedulingConfig(Settings):
+    """When a group starts and when it is trained. scheduling.py proves the bound that the first three give."""
+
+    run_ahead: int = Field(3, ge=0)
+    """Steps' worth of groups that may be live ahead of the trainer (K). Alone unset: min(3, max_staleness, max_lag)."""
+    max_staleness: int = Field(8, ge=0)
+    """Tokens generated more than this many versions before the step that trains them carry no loss (eta)."""
+    max_lag: int = Field(12, ge=0)
+    """No group trains when its first token is older than this many versions (W). Unset: max_staleness if set."""
+    filter_zero_variance: bool = False
+    """Leave out groups whose rewards are all equal, when they complete."""
+    max_untrainable_completions: int = Field(4096, gt=0)
+    """Groups filtered or dead-lettered in a row before the run stops with `NoTrainableBatch`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and isinstance(staleness := tree.get("max_staleness", 8), int):
+            lag = tree.get("max_lag", staleness if "max_staleness" in tree else 12)
+            if isinstance(lag, int):
+                return {"max_lag": lag, "run_ahead": min(3, staleness, lag), **tree}
+        return tree
+
+    @model_validator(mode="after")
+    def _agree(self) -> SchedulingConfig:
+        if self.max_staleness > self.max_lag:
+            raise ValueError(f"max_staleness={self.max_staleness} is more than max_lag={self.max_lag}: lower it")
+        if self.run_ahead > self.max_lag:
+            raise ValueError(f"run_ahead={self.run_ahead} is more than max_lag={self.max_lag}: lower it")
+        return self
+
+
+class TrainerConfig(Settings):
+    """The FSDP trainer and its algorithm."""
+
+    steps: int = Field(100, gt=0)
+    """Training steps of the run."""
+    world_size: int = Field(1, gt=0)
+    """Trainer ranks (FSDP shards)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the trainer computes."""
+    threads: int = Field(1, gt=0)
+    """CPU threads of one rank; 1 is best for tiny models, all cores from about 100M parameters on."""
+    learning_rate: float = Field(1e-6, gt=0)
+    """AdamW's."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rate rises linearly from zero; constant afterwards."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are clipped to this global norm."""
+    mini_batches: int = Field(1, gt=0)
+    """Optimizer updates per step; the step's groups are divided among them."""
+    max_tokens_per_micro_batch: int = Field(16384, gt=0)
+    """Padded tokens that one forward pass holds: memory against speed."""
+    clip_low: float = Field(0.2, gt=0)
+    """PPO clip: the ratio's lower bound is 1 - clip_low."""
+    clip_high: float = Field(0.2, gt=0)
+    """PPO clip: the ratio's upper bound is 1 + clip_high."""
+    importance_cap: float | None = Field(None, gt=0)
+    """Truncated importance sampling on top: weights min(ratio, cap) of the step's start. Empty: off."""
+    entropy_coefficient: float = Field(0.0, ge=0)
+    """Entropy bonus per token."""
+    checkpoint_every: int = Field(20, gt=0)
+    """Steps between checkpoints."""
+    checkpoints_kept: int = Field(2, gt=0)
+    """Newest checkpoints kept; the ledger and its samples are kept as far back as the oldest of them."""
+    collective_timeout: float = Field(1800.0, gt=0)
+    """Seconds a rank waits in a collective; longer than the longest wait for data."""
+
+
+class EvaluationConfig(Settings):
+    """The evaluation after the last step."""
+
+    episodes: int = Field(64, ge=0)
+    """Episodes on held-out prompts; 0 turns evaluation off."""
+    temperature: float = Field(1.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
+    deadline: float = Field(600.0, gt=0)
+    """Seconds after which the evaluation ends with the episodes it has."""
+
+
+class MetricsConfig(Settings):
+    """What the processes show."""
+
+    host: str = "127.0.0.1"
+    """Address that the /metrics servers listen on."""
+    port: int | None = Field(None, gt=0, lt=65536)
+    """The supervisor's /metrics port; empty: a free one. The other processes always take free ones."""
+    turn_log: bool = True
+    """Write one JSON line per committed turn into RUN/turns/."""
+
+
+class SupervisionConfig(Settings):
+    """What happens when a process dies."""
+
+    max_deaths_without_progress: int = Field(3, gt=0)
+    """Deaths of one process kind without a training step between them that stop the run."""
+    heartbeat: float = Field(0.5, gt=0)
+    """Seconds between two looks at the run."""
+    ray_address: str = "local"
+    """Ray cluster that the processes run on; `local` starts one on this machine for the run."""
