@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.config import Config
+from stream_rl.engine.ports import HOST, free_port
 from stream_rl.errors import NoTrainableBatch, ProcessDied, UserError
 from stream_rl.recording import Progress
 from stream_rl.supervision import Supervisor
@@ -93,6 +93,7 @@ class RayProcesses:
                 await up(*await _result(actor.start))
                 await _result(actor.wait)
             finally:
+                # An actor that is gone or hangs is killed next, and its server's guard ends with it.
                 with contextlib.suppress(ProcessDied, TimeoutError):
                     async with asyncio.timeout(STOP_SECONDS):
                         await _result(actor.stop)
@@ -105,7 +106,7 @@ class RayProcesses:
     async def trainer(self) -> None:
         """Runs each rank in an actor; the first rank that dies names the cause, and all end with it."""
         config = self._config
-        init_method = f"tcp://127.0.0.1:{_free_port()}"
+        init_method = f"tcp://{HOST}:{free_port()}"
         with contextlib.ExitStack() as ranks:
             actors = [
                 ranks.enter_context(
@@ -224,12 +225,6 @@ async def _result(method: Any) -> Any:
         raise ProcessDied(f"{type(error.cause).__name__}: {error.cause}") from error
     except RayError as error:
         raise ProcessDied(f"{type(error).__name__}: killed or crashed, its log is in the run folder") from error
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _print_to(path: Path) -> None:

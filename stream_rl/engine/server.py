@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,11 +20,11 @@ import torch
 from stream_rl.config import Config
 from stream_rl.engine import guard
 from stream_rl.engine.client import EngineClient
+from stream_rl.engine.ports import HOST, free_port
 from stream_rl.errors import EngineUnavailable
 
-__all__ = ["EngineServer", "free_port", "launch_command", "launch_environment"]
+__all__ = ["EngineServer", "launch_command", "launch_environment"]
 
-HOST = "127.0.0.1"
 STOP_SECONDS = 2.0
 POLL_SECONDS = 0.25
 LOG_TAIL = 2000
@@ -184,14 +183,6 @@ def launch_environment(config: Config) -> dict[str, str]:
     if Path(config.model.path).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     return environment
-
-
-def free_port() -> int:
-    """A TCP port that nothing listens on."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _on_cpu(config: Config) -> bool:

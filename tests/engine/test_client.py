@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from stream_rl.engine.client import EngineClient, SamplingParams, ServerInfo, TensorSpec
-from stream_rl.engine.server import free_port
+from stream_rl.engine.ports import free_port
 from stream_rl.engine.transport import pause_before
 from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable
 from stream_rl.sample import Int32, WeightVersion

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stream_rl.engine.client import SamplingParams
 from stream_rl.engine.fleet import SLACK, Fleet, choose
-from stream_rl.engine.server import free_port
+from stream_rl.engine.ports import free_port
 from stream_rl.errors import EngineRejected, EngineUnavailable
 from stream_rl.sample import Int32
 from stream_rl.testing import FakeEngineServer, seeded

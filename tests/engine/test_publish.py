@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from stream_rl.engine.client import EngineClient, SamplingParams
+from stream_rl.engine.ports import free_port
 from stream_rl.engine.publish import GROUP, WeightPublisher
-from stream_rl.engine.server import free_port
 from stream_rl.sample import Int32, WeightVersion
 from stream_rl.testing import FakeEngineServer, seeded
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_rl.engine.client import TensorSpec
+from stream_rl.engine.ports import free_port
 from stream_rl.engine.publish import WeightPublisher
 from stream_rl.engine.publish_group import GroupPublisher, buckets, check_names, checkpoint_shapes
-from stream_rl.engine.server import free_port
 from stream_rl.errors import WeightUpdateFailed
 from stream_rl.sample import WeightVersion
 from stream_rl.testing import FakeEngineServer, seeded

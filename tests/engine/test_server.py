@@ -15,7 +15,8 @@ import torch
 
 from stream_rl.config import Config
 from stream_rl.engine import guard
-from stream_rl.engine.server import EngineServer, free_port, launch_command, launch_environment
+from stream_rl.engine.ports import free_port
+from stream_rl.engine.server import EngineServer, launch_command, launch_environment
 from stream_rl.errors import EngineUnavailable
 
 # Answers like a server, with a child process in the same group, and writes both ids into a file.
