@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 
 from stream_rl.sample import OBSERVATION_STEP, Int32
 
-__all__ = ["Knobs", "SchedulingState", "choose_batch", "group_lag", "loss_mask", "may_admit", "token_lag"]
+__all__ = ["Knobs", "SchedulingState", "choose_batch", "loss_mask", "may_admit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,3 @@ def loss_mask(version_steps: Int32, trainer_version: int, max_staleness: int) ->
     """
     mask: NDArray[np.bool_] = (version_steps != OBSERVATION_STEP) & (version_steps >= trainer_version - max_staleness)
     return mask
-
-
-def token_lag(version_steps: Int32, trainer_version: int) -> Int32:
-    """Lag of each generated token, int32 (g,), observations left out; its maximum is the sample's lag."""
-    lag: Int32 = trainer_version - version_steps[version_steps != OBSERVATION_STEP]
-    return lag
-
-
-def group_lag(v0: int, trainer_version: int) -> int:
-    """Lag of a group: no token of it lags more."""
-    return trainer_version - v0

@@ -12,22 +12,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from stream_rl.buffer import RunSnapshot
 from stream_rl.config import Config
+from stream_rl.metrics.summary import WINDOW
 
 __all__ = ["TrainingProgress"]
 
 LINES_PER_RUN = 50
-REWARD_WINDOW = 5
 
 
 class TrainingProgress:
-    """Three bars: steps, groups of the step being collected, and the 5-step mean reward."""
+    """Three bars: steps, groups of the step being collected, and the mean reward of the last WINDOW steps."""
 
     def __init__(self, config: Config, console: Console) -> None:
         self.console = console
         self._steps = config.trainer.steps
         self._groups_per_step = config.rollout.groups_per_step
         self._every = max(1, self._steps // LINES_PER_RUN)
-        self._rewards: deque[float] = deque(maxlen=REWARD_WINDOW)
+        self._rewards: deque[float] = deque(maxlen=WINDOW)
         self._bars = Progress(
             TextColumn("{task.description:>8}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn(),
             TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal,
@@ -52,8 +52,8 @@ class TrainingProgress:
         self._bars.update(self._step_bar, completed=snapshot.ledger_steps, note=_recoveries(snapshot))
         self._bars.update(self._group_bar, completed=min(complete, self._groups_per_step), note=f"{live} live")
         if self._rewards:
-            mean = sum(self._rewards) / len(self._rewards)
-            self._bars.update(self._reward_bar, completed=max(mean, 0.0), note=f"{mean:.3f} over {REWARD_WINDOW} steps")
+            mean = self._mean_reward()
+            self._bars.update(self._reward_bar, completed=max(mean, 0.0), note=f"{mean:.3f} over {WINDOW} steps")
         if not self.console.is_terminal:
             for step in steps:
                 if step["step"] % self._every == 0 or step["step"] == self._steps:
@@ -63,11 +63,14 @@ class TrainingProgress:
         """Prints one event above the bars."""
         self.console.print(line, highlight=False, soft_wrap=True)
 
+    def _mean_reward(self) -> float:
+        return sum(self._rewards) / len(self._rewards)
+
     def _line(self, step: Mapping[str, Any]) -> str:
-        mean = sum(self._rewards) / len(self._rewards)
         difference = step["log_prob_difference"]
         return (
-            f"step {step['step']}/{self._steps}  reward {step['reward_mean']:.3f} (5-step {mean:.3f})  "
+            f"step {step['step']}/{self._steps}  "
+            f"reward {step['reward_mean']:.3f} ({WINDOW}-step {self._mean_reward():.3f})  "
             f"turns {step['turns_mean']:.2f}  lag {step['token_lag_mean']:.2f}/{step['group_lag_max']}  "
             f"versions {step['versions_max']}  wait {step['wait_seconds']:.2f}s train {step['train_seconds']:.2f}s  "
             f"|dlogp| {'-' if difference is None else format(difference, '.1e')}"

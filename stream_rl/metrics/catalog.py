@@ -111,7 +111,9 @@ STEP_SECONDS = Metric(
 )
 TRAINED_TOKENS = Metric("trained_tokens_total", "counter", "Tokens that carried loss", ())
 MASKED_TOKENS = Metric("masked_tokens_total", "counter", "Generated tokens without loss: older than max_staleness", ())
-TOKEN_LAG = Metric("token_lag_versions", "histogram", "Lag of each trained token's sample-mean, in versions", (), SMALL)
+TOKEN_LAG = Metric(
+    "token_lag_versions", "histogram", "Mean lag of a trained sample's generated tokens, in versions", (), SMALL
+)
 GROUP_LAG = Metric("group_lag_versions", "histogram", "Lag of a group's v0 when it is trained, in versions", (), SMALL)
 REWARD_MEAN = Metric("trainer_reward_mean", "gauge", "Mean reward of the last step's samples", ())
 LOG_PROB_DIFFERENCE = Metric(

@@ -36,7 +36,7 @@ from stream_rl.metrics.figure import (
     trace,
     vertical,
 )
-from stream_rl.metrics.run_folder import TURN_PARTS, RunRecords
+from stream_rl.metrics.run_folder import TURN_PARTS, RunRecords, versions_of
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.sample import SampleId, StopReason
 
@@ -144,12 +144,12 @@ def mixed_versions(run: RunRecords) -> Panel:
 
 def version_counts(run: RunRecords) -> Panel:
     """How many weight versions wrote each trained trajectory, as a heat map over steps."""
-    step_of = {group: step["step"] for step in run.steps for group in step["groups"]}
+    step_of = run.step_of
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for sample, logged in run.trajectories.items():
         step = step_of.get(SampleId.parse(sample).group)
         if step is not None:
-            counts[step][len({version for turn in logged for version in turn.versions})] += 1
+            counts[step][len(versions_of(logged))] += 1
     steps = sorted(counts)
     highest = max((count for counter in counts.values() for count in counter), default=1)
     shares = [[counts[step][level] / counts[step].total() for step in steps] for level in range(1, highest + 1)]

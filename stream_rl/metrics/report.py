@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from stream_rl.metrics.figure import COLOURS
 from stream_rl.metrics.plots import panels
-from stream_rl.metrics.run_folder import LoggedTurn, Record, RunRecords
+from stream_rl.metrics.run_folder import LoggedTurn, Record, RunRecords, versions_of
 from stream_rl.sample import SampleId, WeightVersion
 
 SHOWN_TRAJECTORIES = 8
@@ -94,20 +94,16 @@ def tiles(summary: Record) -> list[Tile]:
 
 def trajectories(run: RunRecords) -> list[Trajectory]:
     """The trajectories that the most weight versions wrote, those of later steps first among equals."""
-    step_of = {group: step["step"] for step in run.steps for group in step["groups"]}
+    step_of = run.step_of
     mixed = [
-        (len(_versions(turns)), step_of.get(SampleId.parse(sample).group), sample, turns)
+        (count, step_of.get(SampleId.parse(sample).group), sample, turns)
         for sample, turns in run.trajectories.items()
-        if len(_versions(turns)) > 1
+        if (count := len(versions_of(turns))) > 1
     ]
     mixed.sort(key=lambda row: (-row[0], -(row[1] or 0), row[2]))
     return [
         Trajectory(sample, step, count, _coloured(turns)) for count, step, sample, turns in mixed[:SHOWN_TRAJECTORIES]
     ]
-
-
-def _versions(turns: Sequence[LoggedTurn]) -> list[str]:
-    return sorted({version for turn in turns for version in turn.versions}, key=WeightVersion.parse)
 
 
 def _coloured(turns: Sequence[LoggedTurn]) -> list[tuple[int, int, list[tuple[str, str]]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,11 @@ class RunRecords:
     trajectories: Mapping[str, Sequence[LoggedTurn]] = field(default_factory=dict)
     turn_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
+    @property
+    def step_of(self) -> Mapping[int, int]:
+        """Group -> the step that trained it."""
+        return {group: step["step"] for step in self.steps for group in step["groups"]}
+
     @classmethod
     def load(cls, folder: str | Path) -> RunRecords:
         """Reads a run folder.
@@ -65,6 +70,11 @@ class RunRecords:
             trajectories={sample: _surviving(turns) for sample, turns in logged.items()},
             turn_seconds=seconds,
         )
+
+
+def versions_of(turns: Iterable[LoggedTurn]) -> set[str]:
+    """The weight versions that wrote a trajectory."""
+    return {version for turn in turns for version in turn.versions}
 
 
 def _surviving(logged: Sequence[tuple[float, int, LoggedTurn]]) -> list[LoggedTurn]:

@@ -18,7 +18,6 @@ import orjson
 
 from stream_rl.metrics.run_folder import Record, ended_samples, surviving_steps, turn_records
 
-RECOVERED = ("producer", "engine", "trainer", "redis")
 WINDOW = 5
 
 
@@ -55,7 +54,7 @@ def summarise(run_folder: str | Path, facts: RunFacts) -> dict[str, Any]:
         "lost_turns": lost_turns(turn_records(folder), ended_samples(folder), facts.journal_turns),
         "eval_reward": facts.eval_reward,
         "wall_seconds": round(facts.wall_seconds, 3),
-        "recoveries": {kind: facts.recoveries.get(kind, 0) for kind in RECOVERED},
+        "recoveries": dict(facts.recoveries),
     }
     whole = folder / "summary.json.new"
     whole.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
