@@ -102,6 +102,6 @@ def observe_step(record: Mapping[str, Any], table: Floats) -> None:
         catalog.GROUP_LAG.observe(record["step"] - 1 - v0)
     catalog.REWARD_MEAN.set(record["reward_mean"])
     catalog.GRAD_NORM.set(record["grad_norm"])
-    # A step without a sample of the newest version has no such difference; the gauge keeps the last one.
+    # A step without a token of the newest version has no such difference; the gauge keeps the last one.
     if not math.isnan(record["log_prob_difference"]):
         catalog.LOG_PROB_DIFFERENCE.set(record["log_prob_difference"])

@@ -63,6 +63,7 @@ def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str,
             others: their next collective raises.
     """
     device = pick_device(config.trainer.device, rank)
+    torch.set_num_threads(config.trainer.threads)
     try:
         with (
             process_group(rank, world_size, init_method, device, config.trainer.collective_timeout),

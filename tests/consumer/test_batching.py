@@ -73,11 +73,10 @@ def test_a_stale_sample_keeps_its_reward_in_the_baseline() -> None:
     np.testing.assert_allclose(samples.advantages, [-1.0, 1.0], rtol=1e-3)
 
 
-def test_newest_are_samples_wholly_by_the_step_start() -> None:
-    whole = sample_of([turn(0, [7], [9], 5), turn(1, [8], [], 5)], index=0)
-    mixed = sample_of([turn(0, [7], [9], 4), turn(1, [8], [], 5)], index=1)
-    samples = flatten([Group(0, 4, [whole, mixed])], trainer_version=5, max_staleness=8)
-    assert samples.newest.tolist() == [True, False]
+def test_newest_are_the_tokens_by_the_version_that_the_step_starts_from() -> None:
+    mixed = sample_of([turn(0, [7], [9], 4), turn(1, [8], [], 5)], index=0)
+    samples = flatten([Group(0, 4, [mixed])], trainer_version=5, max_staleness=8)
+    assert samples.tokens[samples.newest].tolist() == [8]
 
 
 @given(LENGTHS, st.integers(1, 200))

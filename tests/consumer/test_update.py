@@ -134,7 +134,7 @@ def test_the_learning_rate_warms_up_by_the_steps_number(model_path: Path, number
     assert updater.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * share)
 
 
-def test_log_prob_difference_is_of_samples_of_the_newest_version(model_path: Path) -> None:
+def test_log_prob_difference_is_of_tokens_of_the_newest_version(model_path: Path) -> None:
     exact = sample_of([turn(0, [7, 8, 9], [], version=9)], index=0, reward=0.0)
     other = sample_of([turn(0, [7, 8, 9], [], version=8)], index=1, reward=1.0)
     reference = slow_reference.load(model_path)
