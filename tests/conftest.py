@@ -1,7 +1,8 @@
-"""What every room's tests share: a tiny model on disk and one real SGLang server, each made when first asked for."""
+"""What every room's tests share: a tiny model on disk, one real SGLang server, a port that is taken."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,3 +43,12 @@ def sglang(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port of this machine on which something listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ class RunRecords:
         folder = Path(folder)
         config = Config.load(folder / "config.yaml")
         logged: dict[str, list[tuple[float, int, LoggedTurn]]] = defaultdict(list)
-        seconds: dict[str, list[float]] = {part: [] for part in TURN_PARTS}
+        seconds = {part: array("d") for part in TURN_PARTS}
         for record in turn_records(folder):
             turn = LoggedTurn(record["turn"], record["generated"], tuple(record["versions"]))
             logged[record["sample"]].append((record["time"], record["position"], turn))

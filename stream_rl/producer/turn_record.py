@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,24 +59,15 @@ def complete_record(
     active_seconds: float,
 ) -> Turn:
     """The record that completes turn `index`; `observation` int32 (o,) is empty when the episode ends with it."""
-    generation, step = piece.generation, acted.step
-    return Turn(
-        index=index,
-        generated=generation.tokens,
-        log_probs=generation.log_probs,
+    step, cut = acted.step, open_record(index, piece, active_seconds=active_seconds)
+    return replace(
+        cut,
+        complete=True,
         observation=observation,
-        spans=generation.spans,
-        finish_reason=piece.finish_reason,
         reward=step.reward,
         env_retries=env_retries,
         parse_failures=int(step.parse_failure),
-        active_seconds=active_seconds,
-        timings={
-            "generate": piece.seconds,
-            "queue": generation.queue_seconds,
-            "env_step": acted.seconds,
-            "encode": encode_seconds,
-        },
+        timings={**cut.timings, "env_step": acted.seconds, "encode": encode_seconds},
         environment=step.state,
         action=acted.text,
     )

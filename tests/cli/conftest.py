@@ -10,7 +10,6 @@ import yaml
 from command_line import Answer, StreamRL
 
 from stream_rl.cli import main
-from stream_rl.models import make_model
 
 
 @pytest.fixture
@@ -24,13 +23,6 @@ def stream_rl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         return Answer(int(exited.value.code or 0), printed.out, printed.err)
 
     return call
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny-text"
-    make_model("tiny-text", folder)
-    return folder
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -22,14 +21,6 @@ def refused(answer: Answer) -> str:
     assert line.startswith("stream-rl: error: ")
     assert "Traceback" not in answer.err
     return line.removeprefix("stream-rl: error: ")
-
-
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield listener.getsockname()[1]
 
 
 @pytest.fixture

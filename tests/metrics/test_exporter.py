@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 
 from stream_rl.errors import ConfigError
 from stream_rl.metrics import catalog
 from stream_rl.metrics.exporter import serve_metrics
-
-
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield listener.getsockname()[1]
 
 
 def test_the_url_answers_with_the_catalog() -> None:

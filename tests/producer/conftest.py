@@ -12,19 +12,10 @@ from rollouts import run_config
 
 from stream_rl.buffer import EmbeddedServer, RunRules, TrajectoryBuffer
 from stream_rl.config import Config
-from stream_rl.models.tiny_text import make_tiny_text
 from stream_rl.producer.loading import Rollout, load_rollout
 from stream_rl.sample import WeightVersion
 
 _runs = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of tiny-text."""
-    folder = tmp_path_factory.mktemp("models") / "tiny-text"
-    make_tiny_text(folder)
-    return folder
 
 
 @pytest.fixture

@@ -71,6 +71,16 @@ async def train(buffer: TrajectoryBuffer, steps: int) -> list[Sample]:
     return samples
 
 
+async def drained(producer: Producer, fleet: ScriptedFleet, stop: asyncio.Event) -> None:
+    """Lets the producer have four requests under way, then stops it."""
+    playing = asyncio.create_task(producer.run(stop))
+    async with asyncio.timeout(5):
+        while len(fleet.aborted) < 4:
+            await asyncio.sleep(0.01)
+    stop.set()
+    await asyncio.wait_for(playing, 5)
+
+
 async def test_a_run_is_played_to_its_end(rollout, open_buffer, tmp_path):
     loaded = rollout(**{"producer.lease_seconds": 0.3})
     buffer = await open_buffer(loaded.config)
@@ -120,13 +130,7 @@ async def test_a_drain_commits_partial_turns_and_gives_every_lease_back(rollout,
     buffer = await open_buffer(loaded.config)
     fleet, stop = ScriptedFleet(halving), asyncio.Event()
     fleet.hold.clear()
-    playing = asyncio.create_task(Producer(loaded, buffer, fleet, "p").run(stop))
-    async with asyncio.timeout(5):
-        while len(fleet.aborted) < 4:
-            await asyncio.sleep(0.01)
-
-    stop.set()
-    await asyncio.wait_for(playing, 5)
+    await drained(Producer(loaded, buffer, fleet, "p"), fleet, stop)
 
     snapshot = await buffer.snapshot()
     assert (snapshot.leased, snapshot.resumable) == (0, 4)
@@ -142,13 +146,7 @@ async def test_an_engine_that_ignores_aborts_does_not_hold_up_a_drain(rollout, o
     buffer = await open_buffer(loaded.config)
     fleet, stop = DeafFleet(halving), asyncio.Event()
     fleet.hold.clear()
-    playing = asyncio.create_task(Producer(loaded, buffer, fleet, "p").run(stop))
-    async with asyncio.timeout(5):
-        while len(fleet.aborted) < 4:
-            await asyncio.sleep(0.01)
-
-    stop.set()
-    await asyncio.wait_for(playing, 5)
+    await drained(Producer(loaded, buffer, fleet, "p"), fleet, stop)
 
     assert (await buffer.snapshot()).leased == 0
 
