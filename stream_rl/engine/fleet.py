@@ -89,7 +89,6 @@ class Fleet:
         input_ids: Int32,
         sampling: SamplingParams,
         *,
-        extra_key: str | None = None,
         rid: str | None = None,
     ) -> Generation:
         """`EngineClient.generate` on the session's engine, or on another.
@@ -105,7 +104,7 @@ class Fleet:
                 while True:
                     engine = await self._engine_for(session_id)
                     try:
-                        return await self._call(engine, input_ids, sampling, extra_key, rid)
+                        return await self._call(engine, input_ids, sampling, rid)
                     except EngineUnavailable as error:
                         last = error
                         engine.passed_over_until = asyncio.get_running_loop().time() + self._pass_over
@@ -118,12 +117,8 @@ class Fleet:
         if (engine := self._running.get(rid)) is not None:
             await engine.client.abort(rid)
 
-    async def _call(
-        self, engine: _Engine, input_ids: Int32, sampling: SamplingParams, extra_key: str | None, rid: str | None
-    ) -> Generation:
-        call = asyncio.create_task(
-            engine.client.generate(input_ids, sampling, extra_key=extra_key, rid=rid, timeout=self._timeout)
-        )
+    async def _call(self, engine: _Engine, input_ids: Int32, sampling: SamplingParams, rid: str | None) -> Generation:
+        call = asyncio.create_task(engine.client.generate(input_ids, sampling, rid=rid, timeout=self._timeout))
         engine.calls.add(call)
         if rid is not None:
             self._running[rid] = engine

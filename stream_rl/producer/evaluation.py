@@ -73,8 +73,8 @@ async def evaluate_rollout(rollout: Rollout, engines: Engines) -> list[Sample]:
     async def play(number: int) -> Sample | None:
         row, sample_id = rollout.prompts.row(number), SampleId(number, 0)
         seed = sampling_seed(config.seed, sample_id)
-        sample = new_sample(row, sample_id, seed, config.evaluation.temperature)
-        sample.session_id = f"evaluation-{number}.{os.getpid()}"
+        session_id = f"evaluation-{number}.{os.getpid()}"
+        sample = new_sample(row, sample_id, seed, config.evaluation.temperature, session_id=session_id)
         journal = MemoryJournal()
         async with slots:
             await Episode(rollout, engines, journal, sample, row).run()

@@ -36,11 +36,10 @@ class Journal(Protocol):
 
 
 class MemoryJournal:
-    """Keeps only how the sample ended."""
+    """Keeps only the outcome; a sample that failed has none."""
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
-        self.failure: str | None = None
 
     async def commit(self, records: Sequence[Record], outcome: Outcome | None = None) -> None:
         """Remembers the outcome."""
@@ -50,8 +49,7 @@ class MemoryJournal:
         """Nothing was kept."""
 
     async def fail(self, reason: StopReason, detail: str) -> None:
-        """Remembers the reason."""
-        self.failure = f"{reason}: {detail}"
+        """Nothing is kept: the turn loop has said why."""
 
 
 class BufferJournal:

@@ -19,8 +19,8 @@ def rebuild(leased: LeasedSample, rollout: Rollout) -> tuple[Sample, PromptRow]:
     sample_id, config, start = leased.lease.sample_id, rollout.config, leased.start
     row = PromptRow(start.prompt, start.label, start.metadata) if start else rollout.prompts.row(leased.prompt_index)
     seed = start.sampling_seed if start else sampling_seed(config.seed, sample_id)
-    sample = new_sample(row, sample_id, seed, start.temperature if start else config.rollout.temperature)
-    sample.session_id = f"{sample_id}.{leased.lease.nonce}"
+    temperature = start.temperature if start else config.rollout.temperature
+    sample = new_sample(row, sample_id, seed, temperature, session_id=f"{sample_id}.{leased.lease.nonce}")
     if start is not None:
         sample.prompt_tokens = start.prompt_tokens
     for turn in leased.turns:
@@ -28,8 +28,8 @@ def rebuild(leased: LeasedSample, rollout: Rollout) -> tuple[Sample, PromptRow]:
     return sample, row
 
 
-def new_sample(row: PromptRow, sample_id: SampleId, seed: int, temperature: float) -> Sample:
-    """A sample without a token yet. The session id, under which its requests keep to one engine, is its own id."""
+def new_sample(row: PromptRow, sample_id: SampleId, seed: int, temperature: float, *, session_id: str) -> Sample:
+    """A sample without a token yet. By the session id its requests keep to one engine; their names begin with it."""
     return Sample(
         group_index=sample_id.group,
         index=sample_id.index,
@@ -40,7 +40,7 @@ def new_sample(row: PromptRow, sample_id: SampleId, seed: int, temperature: floa
         metadata=row.metadata,
         temperature=temperature,
         sampling_seed=seed,
-        session_id=str(sample_id),
+        session_id=session_id,
     )
 
 

@@ -133,7 +133,7 @@ class RecordingJournal:
 def fresh(rollout: Rollout, row: PromptRow | None = None) -> tuple[Sample, PromptRow]:
     """A new sample of the run's first prompt, or of `row`."""
     row = row or rollout.prompts.row(0)
-    return new_sample(row, SampleId(0, 0), 7, rollout.config.rollout.temperature), row
+    return new_sample(row, SampleId(0, 0), 7, rollout.config.rollout.temperature, session_id="0-0"), row
 
 
 def resumed(rollout: Rollout, records: Sequence[Record], row: PromptRow | None = None) -> tuple[Sample, PromptRow]:
