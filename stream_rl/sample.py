@@ -96,8 +96,7 @@ class SampleId:
     attempt: int = 0
 
     def __str__(self) -> str:
-        base = f"{self.group}-{self.index}"
-        return f"{base}-{self.attempt}" if self.attempt else base
+        return f"{self.group}-{self.index}" + (f"-{self.attempt}" if self.attempt else "")
 
     @classmethod
     def parse(cls, text: str) -> SampleId:
@@ -183,6 +182,8 @@ class Sample:
     active_seconds: float = 0.0
     env_retries: int = 0
     parse_failures: int = 0
+    _joined: Int32 = field(default_factory=lambda: np.zeros(0, np.int32), init=False, repr=False, compare=False)
+    _joined_turns: int = field(default=0, init=False, repr=False, compare=False)
 
     def append(self, turn: Turn) -> None:
         """Adds one record; raises ValueError when it is not the next interaction nor the open one's continuation."""
@@ -199,6 +200,7 @@ class Sample:
         self.turns.clear()
         self.response_length = self.env_retries = self.parse_failures = 0
         self.active_seconds = 0.0
+        self._joined, self._joined_turns = self._joined[:0], 0
 
     @property
     def sample_id(self) -> SampleId:
@@ -220,8 +222,12 @@ class Sample:
 
     @property
     def response(self) -> Int32:
-        """Response token ids, int32 (r,): generated and observation tokens in order."""
-        return _join([part for turn in self.turns for part in (turn.generated, turn.observation)], np.int32)
+        """Response token ids, int32 (r,), read-only: generated and observation tokens in order."""
+        if new := self.turns[self._joined_turns :]:
+            parts = [part for turn in new for part in (turn.generated, turn.observation)]
+            self._joined, self._joined_turns = np.concatenate([self._joined, *parts]), len(self.turns)
+            self._joined.setflags(write=False)
+        return self._joined
 
     @property
     def tokens(self) -> Int32:
@@ -237,9 +243,8 @@ class Sample:
     @property
     def rollout_log_probs(self) -> Float32:
         """Log-probs recorded by the engine, 0.0 on observations, float32 (r,)."""
-        return _join(
-            [part for t in self.turns for part in (t.log_probs, np.zeros(len(t.observation), np.float32))], np.float32
-        )
+        parts = [part for t in self.turns for part in (t.log_probs, np.zeros(len(t.observation), np.float32))]
+        return np.concatenate([np.zeros(0, np.float32), *parts])
 
     @property
     def weight_versions(self) -> tuple[VersionSpan, ...]:
@@ -268,10 +273,9 @@ class Sample:
 
     def check(self) -> None:
         """Asserts invariant I1."""
-        length = self.response_length
-        assert len(self.response) == len(self.loss_mask) == len(self.rollout_log_probs) == length
+        assert len(self.response) == len(self.loss_mask) == len(self.rollout_log_probs) == self.response_length
         spans = self.weight_versions
-        assert sum(span.end - span.start for span in spans) == length
+        assert sum(span.end - span.start for span in spans) == self.response_length
         assert all(a.end == b.start for a, b in itertools.pairwise(spans))
 
 
@@ -293,7 +297,3 @@ class LedgerEntry:
     groups: tuple[int, ...]
     max_staleness: int
     max_lag: int
-
-
-def _join(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)

@@ -139,7 +139,9 @@ def test_totals_and_the_open_turn_follow_every_append(records: list[Turn]) -> No
         assert grown.parse_failures == number
         assert grown.open_turn == [turn for turn in grown.turns if turn.index == grown.next_turn]
 
+    assert len(grown.tokens) == len(grown.prompt_tokens) + grown.response_length
     grown.restart()
+    assert grown.tokens.tolist() == grown.prompt_tokens.tolist()
     assert (grown.turns, grown.response_length, grown.active_seconds) == ([], 0, 0.0)
     assert (grown.env_retries, grown.parse_failures, grown.next_turn) == (0, 0, 0)
 
