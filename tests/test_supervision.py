@@ -1,13 +1,20 @@
-"""The policy of deaths: forgiven while the run makes progress."""
+"""Deaths are forgiven while the run makes progress; what dies is brought back until the trainer is done."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_rl.errors import RepeatedDeaths
-from stream_rl.supervision import DeathBudget
+from stream_rl.buffer import EmbeddedServer, RunSnapshot, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.errors import ConfigError, ProcessDied, RepeatedDeaths, StreamRLError
+from stream_rl.supervision import DeathBudget, Supervisor
 
 
 def test_deaths_without_progress_end_the_run_with_the_last_cause() -> None:
@@ -41,3 +48,82 @@ def test_a_death_is_forgiven_exactly_while_fewer_than_the_limit_happened_since_t
                 budget.spend("trainer", step, "killed")
             return
         budget.spend("trainer", step, "killed")
+
+
+class ScriptedProcesses:
+    """Processes that are coroutines: `deaths` says how often the producer dies, `fault` how the trainer ends."""
+
+    def __init__(self, deaths: int, fault: StreamRLError | None = None) -> None:
+        self._deaths = deaths
+        self._fault = fault
+        self._trained = asyncio.Event()
+
+    async def engine(self, index: int, up: Callable[[str, int], Awaitable[None]]) -> None:
+        await up("http://127.0.0.1:1", 7)
+        await asyncio.Event().wait()
+
+    async def producer(self, index: int) -> None:
+        if self._deaths:
+            self._deaths -= 1
+            raise ProcessDied("killed")
+        self._trained.set()
+
+    async def trainer(self) -> None:
+        await self._trained.wait()
+        if self._fault is not None:
+            raise self._fault
+
+    async def evaluation(self) -> float:
+        return 0.5
+
+
+class Lines:
+    """A progress that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def update(self, snapshot: RunSnapshot, steps: Sequence[Mapping[str, Any]]) -> None:
+        assert snapshot.ledger_steps == len(steps) == 0
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    config = Config.parse(
+        {
+            "run": str(tmp_path / "run"),
+            "model": {"path": "models/tiny-text"},
+            "environment": {"path": "guess_number"},
+            "supervision": {"heartbeat": 0.02, "max_deaths_without_progress": 3},
+        }
+    )
+    config.folder.mkdir()
+    (config.folder / "config.yaml").write_text(config.dump())
+    return config
+
+
+async def supervise(config: Config, processes: ScriptedProcesses, lines: Lines) -> dict[str, Any]:
+    with EmbeddedServer(config.folder / "buffer", fsync="no") as server:
+        async with await TrajectoryBuffer.of(config, server.url) as buffer, asyncio.timeout(20):
+            return await Supervisor(config, buffer, server, processes, lines).run(server.url, resume=False)
+
+
+async def test_a_process_that_dies_is_brought_back_and_counted(config: Config) -> None:
+    lines = Lines()
+    summary = await supervise(config, ScriptedProcesses(deaths=2), lines)
+    assert summary["recoveries"] == {"producer": 2, "engine": 0, "trainer": 0, "redis": 0}
+    assert (summary["finished"], summary["eval_reward"]) == (True, 0.5)
+    assert [line for line in lines.said if "died" in line] == ["producer-0 died, bringing it back: killed"] * 2
+
+
+async def test_a_process_that_cannot_be_kept_alive_ends_the_run(config: Config) -> None:
+    with pytest.raises(RepeatedDeaths, match="producer died 3 times at step 0"):
+        await supervise(config, ScriptedProcesses(deaths=9), Lines())
+
+
+async def test_what_a_user_did_wrong_ends_the_run_at_once(config: Config) -> None:
+    with pytest.raises(ConfigError, match="no such thing"):
+        await supervise(config, ScriptedProcesses(0, ConfigError("no such thing")), Lines())

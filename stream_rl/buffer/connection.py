@@ -87,10 +87,17 @@ class Connection:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.timeout
         pause = FIRST_PAUSE
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled = task.cancelling()
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await call()
+                    answer = await call()
+                    # Python 3.11's wait_for, which the client uses, drops a cancellation that comes with the answer.
+                    if task.cancelling() > cancelled:
+                        raise asyncio.CancelledError
+                    return answer
             except (faults.RedisError, OSError) as error:
                 named = self._named(error)
                 if named is not None:

@@ -109,3 +109,18 @@ async def test_a_lease_whose_answer_was_lost_is_handed_out_again(
     assert sorted(str(sample.lease.sample_id) for sample in again) == ["0-0", "0-1", "1-0"]
     assert {sample.lease.number for sample in again} == {1}
     assert (await buffer.snapshot()).leased == 3
+
+
+async def test_a_cancellation_that_the_client_loses_still_ends_the_call(buffer: TrajectoryBuffer) -> None:
+    async def deaf() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "an answer that came at the same moment"
+        raise AssertionError
+
+    call = asyncio.create_task(buffer._connection.until_answered(deaf))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
