@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ __all__ = ["train"]
 
 logger = logging.getLogger(__name__)
 
+PLACE_SECONDS = 120.0
 STOP_SECONDS = 30.0
 OBJECT_STORE_BYTES = 100_000_000
 """Actors only exchange settings and exit codes; trajectories go through the buffer."""
@@ -84,11 +86,12 @@ class RayProcesses:
     def __init__(self, config: Config, buffer_url: str) -> None:
         self._config = config
         self._buffer_url = buffer_url
+        self._gpus = _gpu_share(config, ray.cluster_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
 
     async def engine(self, index: int, up: Callable[[str, int], Awaitable[None]]) -> None:
         """Runs an SGLang server in an actor; cancelled, it ends the server's whole process session."""
-        gpus = self._config.engine.device == "cuda"
-        with _actor(EngineProcess, self._config, index, gpus=gpus, threads=3) as actor:
+        gpus = 0.0 if self._config.engine.device == "cpu" else self._gpus
+        async with _actor(EngineProcess, self._config, index, gpus=gpus, threads=3) as actor:
             try:
                 await up(*await _result(actor.start))
                 await _result(actor.wait)
@@ -100,32 +103,24 @@ class RayProcesses:
 
     async def producer(self, index: int) -> None:
         """Runs a producer in an actor."""
-        with _actor(ProducerProcess, self._config, f"producer-{index}", self._buffer_url) as actor:
+        async with _actor(ProducerProcess, self._config, f"producer-{index}", self._buffer_url) as actor:
             await _result(actor.run)
 
     async def trainer(self) -> None:
         """Runs each rank in an actor; the first rank that dies names the cause, and all end with it."""
-        config = self._config
+        config, url = self._config, self._buffer_url
+        gpus = 0.0 if config.trainer.device == "cpu" else self._gpus
         init_method = f"tcp://{HOST}:{free_port()}"
-        with contextlib.ExitStack() as ranks:
+        async with contextlib.AsyncExitStack() as ranks:
             actors = [
-                ranks.enter_context(
-                    _actor(
-                        TrainerProcess,
-                        config,
-                        rank,
-                        init_method,
-                        self._buffer_url,
-                        gpus=config.trainer.device == "cuda",
-                    )
-                )
+                await ranks.enter_async_context(_actor(TrainerProcess, config, rank, init_method, url, gpus=gpus))
                 for rank in range(config.trainer.world_size)
             ]
             await asyncio.gather(*[_result(actor.run) for actor in actors])
 
     async def evaluation(self) -> float:
         """Plays the held-out episodes in an actor of their own."""
-        with _actor(ProducerProcess, self._config, "evaluation", self._buffer_url) as actor:
+        async with _actor(ProducerProcess, self._config, "evaluation", self._buffer_url) as actor:
             return float(await _result(actor.evaluate))
 
 
@@ -197,14 +192,35 @@ class TrainerProcess:
         )
 
 
-@contextlib.contextmanager
-def _actor(kind: type, *args: Any, gpus: bool = False, threads: int = 1) -> Iterator[Any]:
-    """An actor that is killed on leaving. It reserves no CPU: the processes of a run share the machine."""
-    options = {"num_cpus": 0, "num_gpus": int(gpus), "max_restarts": 0}
+def _gpu_share(config: Config, available: float) -> float:
+    """GPUs for each started engine and each trainer rank: one, or an equal part of one where there are too few."""
+    engines = 0 if config.engine.urls or config.engine.device == "cpu" else config.engine.count
+    ranks = 0 if config.trainer.device == "cpu" else config.trainer.world_size
+    if not available or not engines + ranks:
+        return 0.0
+    return 1.0 / math.ceil((engines + ranks) / available)
+
+
+@contextlib.asynccontextmanager
+async def _actor(kind: type, *args: Any, gpus: float = 0.0, threads: int = 1) -> AsyncIterator[Any]:
+    """An actor that is killed on leaving. It reserves no CPU: the processes of a run share the machine.
+
+    Raises:
+        ProcessDied: Ray found no place for it, or it ended, before it was there.
+    """
+    options = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0}
     if threads > 1:
         options["max_concurrency"] = threads
     actor = ray.remote(**options)(kind).remote(*args)  # type: ignore[call-overload]
     try:
+        try:
+            async with asyncio.timeout(PLACE_SECONDS):
+                await _result(actor.__ray_ready__)
+        except TimeoutError as error:
+            raise ProcessDied(
+                f"Ray did not place a {kind.__name__} ({gpus:g} GPUs) within {PLACE_SECONDS:g} s: see engine.device, "
+                "engine.count, trainer.device and trainer.world_size"
+            ) from error
         yield actor
     finally:
         ray.kill(actor)

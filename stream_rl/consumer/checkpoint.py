@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from stream_rl.consumer.collectives import barrier, broadcast
 from stream_rl.consumer.model import Policy
 
-LOGGER = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
 
@@ -87,10 +87,10 @@ class Checkpoints:
         for step in reversed(self.steps()):
             path = self.folder / _name(step)
             if step > at_most:
-                LOGGER.warning("checkpoint %s is beyond the ledger's step %d and removed", path, at_most)
+                logger.warning("checkpoint %s is beyond the ledger's step %d and removed", path, at_most)
                 shutil.rmtree(path)
             elif fault := _fault(path):
-                LOGGER.warning("checkpoint %s is broken and skipped: %s", path, fault)
+                logger.warning("checkpoint %s is broken and skipped: %s", path, fault)
             else:
                 return step
         return 0

@@ -19,7 +19,7 @@ from stream_rl.engine.publish import WeightPublisher
 from stream_rl.metrics import catalog
 from stream_rl.sample import WeightVersion
 
-LOGGER = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Publication:
@@ -77,24 +77,24 @@ class Publication:
             if update.error is None:
                 await self._serving(engine, self._version)
             else:
-                LOGGER.error("engine %s did not take version %s: %s", engine.engine_id, self._version, update.error)
+                logger.error("engine %s did not take version %s: %s", engine.engine_id, self._version, update.error)
                 await self._quarantine(engine)
 
     async def _serving(self, engine: EngineRecord, version: WeightVersion) -> None:
         try:
-            await self._buffer.engine_serving(engine.engine_id, version)
+            await self._buffer.engine_serving(engine.engine_id, version, engine.pid)
         except ValueError as error:
             # It left while it was updated; as a joining engine it gets the version again.
-            LOGGER.warning("engine %s is not counted as serving: %s", engine.engine_id, error)
+            logger.warning("engine %s is not counted as serving: %s", engine.engine_id, error)
 
     async def _quarantine(self, engine: EngineRecord) -> None:
-        # Its keeper may have brought it back meanwhile, at another place: that one is left alone.
-        places = {(known.engine_id, known.url) for known in await self._buffer.engines()}
-        if (engine.engine_id, engine.url) in places:
+        # Its keeper may have brought it back meanwhile, as another process: that one is left alone.
+        known = {(known.engine_id, known.url, known.pid) for known in await self._buffer.engines()}
+        if (engine.engine_id, engine.url, engine.pid) in known:
             await self._buffer.engine_left(engine.engine_id)
 
     async def _recover(self) -> None:
         engines = await self._buffer.engines()
         for update in await self._publisher.recover((engine.engine_id, engine.url) for engine in engines):
             if not update.ok:
-                LOGGER.warning("engine %s could not be put in order: %s", update.engine_id, update.error)
+                logger.warning("engine %s could not be put in order: %s", update.engine_id, update.error)

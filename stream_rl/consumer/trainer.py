@@ -46,7 +46,7 @@ from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.sample import LedgerEntry, WeightVersion
 
-LOGGER = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str, buffer_url: str) -> None:
@@ -69,7 +69,7 @@ def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str,
             process_group(rank, world_size, init_method, device, config.trainer.collective_timeout),
             asyncio.Runner() as runner,
         ):
-            buffer = runner.run(_connect(config, buffer_url))
+            buffer = runner.run(TrajectoryBuffer.of(config, buffer_url))
             publisher = WeightPublisher()
             try:
                 runner.run(_register(config, buffer, rank))
@@ -78,7 +78,7 @@ def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str,
                 runner.run(publisher.close())
                 runner.run(buffer.close())
     except BaseException as error:
-        LOGGER.error("trainer rank %d ends: %s: %s", rank, type(error).__name__, error)
+        logger.error("trainer rank %d ends: %s: %s", rank, type(error).__name__, error)
         raise
 
 
@@ -123,7 +123,7 @@ class Trainer:
         self._incarnation, self._level = claim.incarnation, claim.ledger_steps
         step = self._checkpoints.load_newest(self._updater.policy, self._updater.optimizer, at_most=self._level)
         self._saved = step
-        LOGGER.info("incarnation %d goes on from step %d; the ledger has %d", self._incarnation, step, self._level)
+        logger.info("incarnation %d goes on from step %d; the ledger has %d", self._incarnation, step, self._level)
         self._publication.recover()
         if step == self._level:
             self._publish(step)
@@ -206,11 +206,6 @@ def _assemble(
         folders=folders,
         publication=publication,
     )
-
-
-async def _connect(config: Config, url: str) -> TrajectoryBuffer:
-    password = os.environ.get(config.buffer.password_env)
-    return await TrajectoryBuffer.connect(url, config.name, password=password, timeout=config.buffer.timeout)
 
 
 async def _register(config: Config, buffer: TrajectoryBuffer, rank: int) -> None:
