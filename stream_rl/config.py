@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from stream_rl.config_sections import (
     BufferConfig,
@@ -42,7 +42,7 @@ class Config(Settings):
 
     run: str
     """The run's folder; its last part is the run's name and the prefix of its Redis keys."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Seeds prompts, sampling and the model's training."""
     model: ModelConfig
     environment: EnvironmentConfig
@@ -66,6 +66,13 @@ class Config(Settings):
     def name(self) -> str:
         """The run's name: part of every Redis key."""
         return self.folder.name
+
+    @field_validator("run")
+    @classmethod
+    def _names_a_folder(cls, run: str) -> str:
+        if Path(run).name in ("", "..") or not run.isprintable() or set(run) & set("{}") or run.startswith("~"):
+            raise ValueError(f"{run!r} must end with the run's own name, without braces and control characters or ~")
+        return run
 
     @model_validator(mode="after")
     def _agree(self) -> Config:
@@ -107,15 +114,29 @@ class Config(Settings):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
+class _SettingsLoader(yaml.SafeLoader):
+    """YAML that refuses a key given twice, of which the first would be lost in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        names = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in names[:number]:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+        return mapping
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.load(path.read_text(encoding="utf-8"), _SettingsLoader)
     except OSError as error:
         raise ConfigError(f"cannot read settings {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f" line {where.line + 1}" if where else ""
         raise ConfigError(f"{path}{line} is not YAML: {getattr(error, 'problem', error)}") from error
+    except ValueError as error:  # bytes that are no UTF-8, a date that is none
+        raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} must hold settings as `key: value` lines")
     return tree
@@ -127,7 +148,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r} must be key.path=value")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"override {override!r}: the value is not YAML") from error
     *parents, last = key.split(".")
     for parent in parents:
@@ -146,13 +167,15 @@ def _explain(error: ValidationError) -> str:
         near = difflib.get_close_matches(str(first["loc"][-1]), siblings, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(siblings)}"
         return f"unknown setting {key!r}: {hint}"
-    if first["type"] == "missing":
+    if first["type"] == "missing" and not isinstance(first["loc"][-1], int):
         return f"setting {key!r} is missing: add it to the settings file or pass {key}=VALUE"
     message = first["msg"].removeprefix("Value error, ")
     if not key:
         return message
     if first["type"] == "value_error":
         return f"{key}: {message}"
+    if first["type"] == "model_type":
+        return f"{key} is a section: write its settings below it, or pass {key}.NAME=VALUE"
     return f"setting {key}={first['input']!r}: {message}"
 
 

@@ -4,15 +4,32 @@ to change it. Imports no torch.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+LARGEST = 2**31 - 1
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """Base of every section: frozen, and closed to names that it does not have."""
+    """Base of every section: frozen, closed to names that it does not have, and every number finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic would take `true` for 1, and an integer that no counter of Redis or numpy holds."""
+        assert info.field_name is not None
+        numbers = {int, float} & {annotation := cls.model_fields[info.field_name].annotation, *get_args(annotation)}
+        if numbers and isinstance(value, bool):
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        if int in numbers and isinstance(value, int) and abs(value) > LARGEST:
+            raise ValueError(f"{value} is beyond {LARGEST}")
+        return value
 
 
 class ModelConfig(Settings):
@@ -69,7 +86,7 @@ class RolloutConfig(Settings):
 
     groups_per_step: int = Field(32, gt=0)
     """Groups that one training step takes (B)."""
-    group_size: int = Field(8, gt=0)
+    group_size: int = Field(8, gt=1)
     """Siblings that share one prompt and one GRPO baseline."""
     max_turns: int = Field(4, gt=0)
     """Interactions per episode; then it stops with `max_turns`."""
@@ -187,7 +204,7 @@ class TrainerConfig(Settings):
     """AdamW's."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises linearly from zero; constant afterwards."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     """AdamW's."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's."""
@@ -197,7 +214,7 @@ class TrainerConfig(Settings):
     """Optimizer updates per step; the step's groups are divided among them."""
     max_tokens_per_micro_batch: int = Field(16384, gt=0)
     """Padded tokens that one forward pass holds: memory against speed."""
-    clip_low: float = Field(0.2, gt=0)
+    clip_low: float = Field(0.2, gt=0, lt=1)
     """PPO clip: the ratio's lower bound is 1 - clip_low."""
     clip_high: float = Field(0.2, gt=0)
     """PPO clip: the ratio's upper bound is 1 + clip_high."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,60 @@ def test_what_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     path.write_text("run: a\nmodel: [unclosed\n")
     with pytest.raises(ConfigError, match=r"bad.yaml line \d is not YAML"):
         Config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"run: a\nseed: 1\nseed: 2\n", "line 3 is not YAML: 'seed' stands twice"),
+        (b"run: a\nrollout: {group_size: 2}\nrollout: {max_turns: 3}\n", "line 3 is not YAML: 'rollout' stands twice"),
+        (b"run: \xff\xfe", "is not YAML: 'utf-8' codec"),
+        (b"run: 2024-99-99\n", "is not YAML: month must be in 1..12"),
+    ],
+)
+def test_what_yaml_would_lose_or_cannot_read_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "bad.yaml").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        Config.load(tmp_path / "bad.yaml")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "message"),
+    [
+        ("trainer", "steps", True, "trainer.steps: must be a number, not true"),
+        ("trainer", "steps", 10**20, f"trainer.steps: {10**20} is beyond 2147483647"),
+        ("trainer", "importance_cap", False, "trainer.importance_cap: must be a number, not false"),
+        ("trainer", "learning_rate", math.inf, "setting trainer.learning_rate=inf: "),
+        ("trainer", "max_grad_norm", math.nan, "setting trainer.max_grad_norm=nan: "),
+        ("trainer", "betas", [0.9, 1.0], "setting trainer.betas.1=1.0: "),
+        ("trainer", "betas", [0.9], "setting trainer.betas.1=[0.9]: "),
+        ("trainer", "clip_low", 1.0, "setting trainer.clip_low=1.0: "),
+        ("rollout", "group_size", 1, "setting rollout.group_size=1: "),
+    ],
+)
+def test_numbers_that_no_run_can_use_are_refused(section: str, name: str, value: object, message: str) -> None:
+    assert refusal({**LEAST, section: {name: value}}).startswith(message)
+
+
+def test_a_negative_seed_is_refused() -> None:
+    assert refusal({**LEAST, "seed": -1}).startswith("setting seed=-1: ")
+
+
+@pytest.mark.parametrize("section", [None, 3])
+def test_a_section_that_is_a_value_shows_how_to_write_one(section: object) -> None:
+    message = "trainer is a section: write its settings below it, or pass trainer.NAME=VALUE"
+    assert refusal({**LEAST, "trainer": section}) == message
+
+
+@pytest.mark.parametrize("run", ["", "/", "..", "a/..", "~/demo", "a{b}", "a\nb", "a\0b"])
+def test_a_folder_that_gives_no_name_is_refused(run: str) -> None:
+    assert refusal({**LEAST, "run": run}).startswith("run: ")
+
+
+@pytest.mark.parametrize("run", ["demo", "runs/übung 漢", "/a/b-1.2"])
+def test_a_name_may_be_in_any_script(run: str) -> None:
+    assert parse(run=run).name == Path(run).name
 
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
