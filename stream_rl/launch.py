@@ -21,8 +21,9 @@ from ray.exceptions import RayError, RayTaskError
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.engine.ports import HOST, free_port
-from stream_rl.errors import NoTrainableBatch, ProcessDied, UserError
+from stream_rl.errors import ConfigError, NoTrainableBatch, ProcessDied, UserError
 from stream_rl.recording import Progress
+from stream_rl.run_lock import run_lock
 from stream_rl.supervision import Supervisor
 
 __all__ = ["train"]
@@ -45,23 +46,37 @@ def train(config: Config, *, resume: bool, progress: Progress) -> dict[str, Any]
         UserError: something the user wrote, found by a process.
         RepeatedDeaths: a process could not be kept alive.
     """
-    for name in ("logs", "turns", "weights", "checkpoints"):
-        (config.folder / name).mkdir(parents=True, exist_ok=True)
-    (config.folder / "config.yaml").write_text(config.dump())
-    _log_to(config.folder / "logs" / "supervisor.log")
     local = config.supervision.ray_address == "local"
     os.environ.setdefault("RAY_worker_niceness", "0")  # the run is what the machine is for
-    ray.init(
-        address=config.supervision.ray_address,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=OBJECT_STORE_BYTES if local else None,
-    )
     try:
-        return asyncio.run(_run(config, resume, progress))
+        ray.init(
+            address=config.supervision.ray_address,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_STORE_BYTES if local else None,
+        )
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(
+            f"supervision.ray_address={config.supervision.ray_address!r} cannot be used ({error}): start that cluster, "
+            "or set it to local"
+        ) from error
+    try:
+        _make_folder(config.folder)
+        with run_lock(config.folder):
+            (config.folder / "config.yaml").write_text(config.dump())
+            _log_to(config.folder / "logs" / "supervisor.log")
+            return asyncio.run(_run(config, resume, progress))
     finally:
         ray.shutdown()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        for name in ("logs", "turns", "weights", "checkpoints"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run={folder} cannot be made ({error.strerror}): name another folder") from error
 
 
 async def _run(config: Config, resume: bool, progress: Progress) -> dict[str, Any]:

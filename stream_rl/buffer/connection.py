@@ -59,6 +59,13 @@ class Connection:
             raise ConfigError(f"setting buffer.url={self.url!r}: {error}") from error
         self._client = Redis.from_pool(pool)
 
+    async def check(self) -> None:
+        """Finds out whether a Redis answers. Raises BufferUnavailable, and ConfigError when it is none."""
+        try:
+            await self.pipeline(lambda pipe: pipe.ping())
+        except faults.RedisError as error:  # neither passing nor named: another protocol, no such database
+            raise ConfigError(f"setting buffer.url={self.url!r}: {error}") from error
+
     async def script(self, name: str, *arguments: str | int | float | bytes) -> Any:
         """Runs `lua/<name>.lua` on the run's keys. Raises BufferUnavailable, BufferFull."""
         script = SCRIPTS[name]

@@ -49,6 +49,17 @@ class RunCalls:
                 "set it back, or start a new run"
             )
 
+    async def was_opened(self) -> bool:
+        """Whether Redis holds a run of this name."""
+        key = self._connection.key("run")
+        (found,) = await self._connection.pipeline(lambda pipe: pipe.exists(key))
+        return bool(found)
+
+    async def evicts(self) -> bool:
+        """Whether Redis, once full, would drop keys of the run instead of refusing writes."""
+        (memory,) = await self._connection.pipeline(lambda pipe: pipe.info("memory"))
+        return bool(memory.get("maxmemory")) and str(memory.get("maxmemory_policy")).startswith("allkeys-")
+
     async def drain_run(self) -> None:
         """Asks producers to commit and release what they hold; nothing is leased until `open_run`."""
         await self._connection.script("set_state", "draining")

@@ -54,11 +54,11 @@ class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls):
 
         Raises:
             BufferUnavailable: no answer, or the login was refused; the message names the URL and the setting.
-            ConfigError: the URL cannot be understood.
+            ConfigError: the URL cannot be understood, or no Redis is there.
         """
         connection = Connection(url, run, password=password, timeout=timeout)
         try:
-            await connection.pipeline(lambda pipe: pipe.ping())
+            await connection.check()
         except BaseException:
             await connection.close()
             raise

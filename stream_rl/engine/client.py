@@ -29,10 +29,10 @@ NO_VERSION = "default"
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server was started with."""
+    """What a server was started with; without a context length it has the model's."""
 
     model_path: str
-    context_length: int
+    context_length: int | None
     max_running_requests: int
 
 

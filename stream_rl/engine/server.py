@@ -152,6 +152,7 @@ def launch_command(config: Config, index: int, port: int, *, seeded: bool = Fals
         "--max-running-requests", str(engine.max_running_requests),
         "--enable-metrics",
         "--skip-server-warmup",
+        "--skip-tokenizer-init",
         "--log-level-http", "warning",
     ]  # fmt: skip
     if seeded:
@@ -165,6 +166,7 @@ def launch_command(config: Config, index: int, port: int, *, seeded: bool = Fals
             "--mem-fraction-static", "0.1",
             "--max-total-tokens", str(engine.max_total_tokens),
             "--sleep-on-idle",
+            "--disable-overlap-schedule",
         ]  # fmt: skip
     return [*command, *engine.extra_args]
 

@@ -131,7 +131,7 @@ def test_ports_of_every_engine_are_checked(stream_rl: StreamRL, settings: Path, 
 
 def test_a_folder_with_a_run_asks_for_resume(stream_rl: StreamRL, settings: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").touch()
+    (tmp_path / "run" / "config.yaml").write_bytes(settings.read_bytes())
     message = refused(stream_rl("train", settings, "--dry-run"))
     assert (
         message == f"run={tmp_path / 'run'} holds a run already: pass --resume to go on with it, or name another folder"
