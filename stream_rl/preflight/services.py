@@ -1,0 +1,77 @@
+"""What the settings name and others run: Redis and engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from stream_rl.buffer import TrajectoryBuffer
+from stream_rl.config import Config, ModelConfig
+from stream_rl.engine.client import EngineClient, ServerInfo
+from stream_rl.errors import BufferUnavailable, ConfigError, EngineError, ModelError
+from stream_rl.producer.loading import load_vocab_size
+
+__all__ = ["check_engines", "check_redis", "check_serves"]
+
+SECONDS = 5.0
+
+
+async def check_redis(config: Config, resume: bool) -> None:
+    """Redis must answer, accept the password, keep what it is given, and hold no other run of this name.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if config.buffer.url is None:
+        return
+    timeout = min(config.buffer.timeout, SECONDS)
+    try:
+        async with await TrajectoryBuffer.of(config, config.buffer.url, timeout=timeout) as buffer:
+            evicts, begun = await buffer.evicts(), await buffer.was_opened()
+    except BufferUnavailable as error:
+        raise ConfigError(f"{error}; or leave buffer.url empty for an embedded server") from error
+    if evicts:
+        raise ConfigError("the Redis of buffer.url drops keys when it is full: set its maxmemory-policy to noeviction")
+    if begun and not resume:
+        raise ConfigError(
+            f"the Redis of buffer.url holds a run called {config.name!r} already: "
+            "give this one's folder, run, another name, or go on in that one's folder with --resume"
+        )
+
+
+async def check_engines(config: Config) -> None:
+    """The servers of engine.urls must answer, each once, and serve this model. Raises ConfigError."""
+    urls = config.engine.urls
+    for url in urls:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ConfigError(f"engine.urls names {url!r}: write it like http://host:30000")
+        if urls.count(url) > 1:
+            raise ConfigError(f"engine.urls names {url!r} twice: leave one out")
+        try:
+            async with EngineClient(url, vocab_size=1, attempts=1) as client:
+                info = await client.server_info(timeout=SECONDS)
+        except (EngineError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"engine.urls names {url!r}, where no SGLang server answers ({error}): start it, or leave it out"
+            ) from error
+        check_serves(config, url, info)
+
+
+def check_serves(config: Config, url: str, info: ServerInfo) -> None:
+    """The server at `url` must have been started for this model. Raises ConfigError."""
+    if info.context_length is not None and info.context_length < config.rollout.max_context_len:
+        raise ConfigError(
+            f"rollout.max_context_len={config.rollout.max_context_len} is more than the context length "
+            f"{info.context_length} of {url} in engine.urls: lower it"
+        )
+    if not Path(info.model_path).is_dir():  # of another machine, or a name on the hub: its weights will not fit
+        return
+    try:
+        served, trained = load_vocab_size(ModelConfig(path=info.model_path)), load_vocab_size(config.model)
+    except ModelError:
+        return
+    if served != trained:
+        raise ConfigError(
+            f"engine.urls names {url!r}, which serves {info.model_path} with a vocabulary of {served} tokens; "
+            f"model.path={config.model.path!r} has {trained}: serve that model"
+        )

