@@ -34,19 +34,22 @@ def load_environment(path: str) -> EnvironmentModule:
     """Imports the environment that `environment.path` names.
 
     Raises:
-        EnvironmentLoadError: no such module, its import fails, or it has no `build_env`.
+        EnvironmentLoadError: no such module, its import fails, it has no `build_env`, or its `prompt` is no function.
     """
     full = f"stream_rl.envs.{path}" if path in SHIPPED else path
     if path not in SHIPPED and not _exists(full):
         raise EnvironmentLoadError(f"environment.path={path!r} is no module: {_hint(path)}")
     try:
         module = importlib.import_module(full)
-    except Exception as error:  # a user's module may raise anything when it is imported
+    except (Exception, SystemExit) as error:  # a user's module may raise anything when it is imported
         raise EnvironmentLoadError(f"environment.path={path!r} cannot be imported: {_first_line(error)}") from error
     build_env = getattr(module, "build_env", None)
     if not callable(build_env):
         raise EnvironmentLoadError(f"environment.path={path!r} has no build_env(sample=None, args=None, **_): add it")
-    return EnvironmentModule(path.rpartition(".")[2], build_env, getattr(module, "prompt", None))
+    prompt = getattr(module, "prompt", None)
+    if prompt is not None and not callable(prompt):
+        raise EnvironmentLoadError(f"environment.path={path!r}: its prompt is no function prompt(seed, index, args)")
+    return EnvironmentModule(path.rpartition(".")[2], build_env, prompt)
 
 
 def _exists(path: str) -> bool:
@@ -63,5 +66,5 @@ def _hint(path: str) -> str:
     return f"give a module that Python can import, or one that ships: {', '.join(SHIPPED)}"
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

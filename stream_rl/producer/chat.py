@@ -149,9 +149,11 @@ def load_chat_encoder(config: ModelConfig) -> ChatEncoder:
         raise ModelError(f"model.path={config.path!r} has no tokenizer that loads: {reason}") from error
     if config.chat_template is not None:
         try:
-            tokenizer.chat_template = Path(config.chat_template).read_text()
+            tokenizer.chat_template = Path(config.chat_template).read_text(encoding="utf-8")
         except OSError as error:
             raise ModelError(f"model.chat_template={config.chat_template!r}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ModelError(f"model.chat_template={config.chat_template!r} is no text: {error}") from error
     return ChatEncoder(tokenizer, stop_token_ids(tokenizer, config.path), config.template_args)
 
 

@@ -71,10 +71,17 @@ class EnvSession:
         """Makes a new environment, without `reset`. Raises EnvInfraError, EnvFatalError or UserError."""
         await self.close()
         self._env = await self._call(lambda: self._module.build_env(sample=self._sample, args=self._args))
+        for method in ("reset", "step"):
+            if not callable(getattr(self._env, method, None)):
+                raise EnvFatalError(f"build_env must return an environment, not {self._env!r:.80}: it has no {method}")
 
     async def reset(self) -> tuple[Message | None, Mapping[str, Any] | None]:
         """Starts the episode: the first observation's message, if there is one, and the state. Raises as `build`."""
-        (observation, _info), state = await self._with_state(self._env.reset)
+        answer, state = await self._with_state(self._env.reset)
+        try:
+            observation, _info = answer
+        except (TypeError, ValueError) as error:
+            raise EnvFatalError(f"reset must return (observation, info), not {answer!r:.80}") from error
         return self._message(observation), state
 
     async def step(self, text: str) -> Step:
@@ -112,6 +119,8 @@ class EnvSession:
             logger.warning("%s: close failed: %s", self._module.name, error)
 
     def _message(self, observation: Mapping[str, Any] | None) -> Message | None:
+        if observation is not None and not isinstance(observation, Mapping):
+            raise EnvFatalError(f"an observation must be None or a mapping with obs_str, not {observation!r:.80}")
         if observation is None or is_empty(observation):
             return None
         form: Callable[[Mapping[str, Any]], Message] = getattr(self._env, "format_observation", format_observation)

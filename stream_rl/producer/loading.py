@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 from stream_rl.config import Config, ModelConfig
 from stream_rl.envs.base import EnvSample
@@ -14,13 +16,15 @@ from stream_rl.producer.chat import ChatEncoder, load_chat_encoder
 from stream_rl.producer.chat_probe import probe
 from stream_rl.producer.env_session import EnvSession
 from stream_rl.producer.env_threads import EnvThreads
-from stream_rl.producer.prompts import PromptRow, PromptSource, open_prompts
+from stream_rl.producer.prompts import DatasetPrompts, PromptRow, PromptSource, open_prompts
 from stream_rl.producer.scoring import RewardFunction, load_reward
 from stream_rl.sample import Int32
 
 __all__ = ["Rollout", "check_rollout", "load_rollout", "load_vocab_size"]
 
 logger = logging.getLogger(__name__)
+
+LONGEST_TRIED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
     environment = load_environment(config.environment.path)
     args = SimpleNamespace(**{**config.environment.args, "max_turns": config.rollout.max_turns})
     chat = load_chat_encoder(config.model)
-    report = probe(chat, config.model.template_args.get("tools") or ())
+    report = probe(chat, _tools(config.model))
     logger.info("%s", report)
     if config.rollout.max_turns > 1 and (reason := report.refused.get("user")):
         raise ModelError(f"{reason} ({chat.name}): set model.chat_template to one that can, or rollout.max_turns to 1")
@@ -83,6 +87,16 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
     )
 
 
+def _tools(config: ModelConfig) -> Sequence[Mapping[str, Any]]:
+    tools = config.template_args.get("tools") or ()
+    try:
+        return [tool for tool in tools if isinstance(tool["function"]["name"], str)]
+    except (TypeError, KeyError) as error:
+        raise ModelError(
+            "model.template_args.tools must be a list of tool schemas, {type: function, function: {name: ...}}"
+        ) from error
+
+
 def load_vocab_size(config: ModelConfig) -> int:
     """Rows of the model's embedding: ids beyond them would kill an engine. Raises ModelError."""
     from transformers import AutoConfig  # noqa: PLC0415 - seconds to import: only processes that need it pay
@@ -95,7 +109,7 @@ def load_vocab_size(config: ModelConfig) -> int:
 
 
 async def check_rollout(config: Config) -> None:
-    """Tries what a run would do first: loads everything, builds one environment and encodes one prompt.
+    """Tries what a run would do first: loads everything, builds an environment, encodes its prompt and the longest.
 
     Raises:
         UserError: whatever of it does not work, named by its setting.
@@ -112,3 +126,6 @@ async def check_rollout(config: Config) -> None:
     finally:
         await session.close()
         rollout.threads.close()
+    if isinstance(rollout.prompts, DatasetPrompts):
+        for long in rollout.prompts.longest(LONGEST_TRIED):
+            rollout.encode_prompt(long)

@@ -19,7 +19,7 @@ import orjson
 from stream_rl.config import Config, DataConfig
 from stream_rl.envs.base import Message
 from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
-from stream_rl.errors import DataError
+from stream_rl.errors import DataError, UserError
 
 __all__ = ["PromptRow", "PromptSource", "open_prompts"]
 
@@ -65,8 +65,18 @@ class GeneratedPrompts(PromptSource):
         self._args = args
 
     def row(self, prompt_index: int) -> PromptRow:
-        """The environment's prompt with this index."""
-        made = dict(self._generate(self._seed, prompt_index, self._args))
+        """The environment's prompt with this index. Raises DataError when it gives none."""
+        where = f"prompt({self._seed}, {prompt_index}, args) of the environment"
+        try:
+            made = dict(self._generate(self._seed, prompt_index, self._args))
+        except UserError:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise DataError(f"{where} fails: {type(error).__name__}: {error}") from error
+        if not _is_prompt(made.get("prompt")):
+            raise DataError(
+                f"{where} must give a 'prompt' that is text or chat messages, not {made.get('prompt')!r:.80}"
+            )
         return PromptRow(made.pop("prompt"), made.pop("label", None), made)
 
 
@@ -85,10 +95,18 @@ class DatasetPrompts(PromptSource):
         self._seed = seed
         self._order: tuple[int, np.ndarray[Any, Any]] = (-1, np.zeros(0, np.int64))
 
+    def longest(self, count: int) -> list[PromptRow]:
+        """The `count` rows whose prompts are written longest: where one is too long, one of these is."""
+        field = self._config.prompt_field
+        chosen = sorted(range(len(self._rows)), key=lambda number: -len(str(self._rows[number][field])))[:count]
+        return [self._row(number) for number in chosen]
+
     def row(self, prompt_index: int) -> PromptRow:
         """The row with this index."""
         epoch, place = divmod(prompt_index, len(self._rows))
-        number = int(self._epoch_order(epoch)[place]) if self._config.shuffle else place
+        return self._row(int(self._epoch_order(epoch)[place]) if self._config.shuffle else place)
+
+    def _row(self, number: int) -> PromptRow:
         fields = dict(self._rows[number])
         return PromptRow(
             fields.pop(self._config.prompt_field),
@@ -166,9 +184,20 @@ def _check_prompt(row: Mapping[str, Any], number: int, config: DataConfig) -> No
         near = difflib.get_close_matches(name, list(row), n=1, cutoff=0.0)
         hint = f"did you mean {near[0]!r}?" if near else "the row is empty"
         raise DataError(f"row {number} of data.path={config.path!r} has no field data.prompt_field={name!r}: {hint}")
-    prompt = row[name]
-    is_chat = isinstance(prompt, list) and prompt and all(isinstance(m, dict) and "role" in m for m in prompt)
-    if not (is_chat or (isinstance(prompt, str) and prompt)):
+    if not _is_prompt(row[name]):
         raise DataError(
             f"row {number} of data.path={config.path!r}: field {name!r} must be text or a list of chat messages"
         )
+
+
+def _is_prompt(prompt: Any) -> bool:
+    if isinstance(prompt, str):
+        return bool(prompt)
+    return isinstance(prompt, list) and bool(prompt) and all(map(_is_message, prompt))
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        return False
+    # An answer that only calls tools has no content.
+    return isinstance(message.get("content"), str | list) or "tool_calls" in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -22,10 +23,12 @@ def load_reward(path: str | None) -> RewardFunction | None:
         raise ConfigError(f"environment.reward_path={path!r} must be module:function")
     try:
         function = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # a user's module may raise anything when it is imported
+    except (Exception, SystemExit) as error:  # a user's module may raise anything when it is imported
         raise ConfigError(f"environment.reward_path={path!r} cannot be imported: {error}") from error
     if not callable(function):
         raise ConfigError(f"environment.reward_path={path!r}: the module has no function {name!r}")
+    if inspect.isfunction(function) and not (inspect.iscoroutinefunction(function) or hasattr(function, "__wrapped__")):
+        raise ConfigError(f"environment.reward_path={path!r} must be `async def {name}(args, sample)`: add async")
     return function  # type: ignore[no-any-return]
 
 

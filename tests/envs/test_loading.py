@@ -45,3 +45,20 @@ def test_a_module_that_raises_is_one_line(tmp_path, monkeypatch):
 
     with pytest.raises(EnvironmentLoadError, match=r"cannot be imported: RuntimeError: first line$"):
         load_environment("broken_env")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import sys\nsys.exit(3)\n", "cannot be imported: SystemExit: 3"),
+        ("def build_env(:\n", "cannot be imported: SyntaxError"),
+        ("def build_env(**_): ...\nprompt = 'guess'\n", "its prompt is no function"),
+    ],
+)
+def test_a_module_that_cannot_serve_is_named(tmp_path, monkeypatch, text, reason):
+    name = f"spoiled_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with pytest.raises(EnvironmentLoadError, match=rf"environment\.path='{name}'.*{reason}"):
+        load_environment(name)

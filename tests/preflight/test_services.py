@@ -71,7 +71,7 @@ async def test_a_server_that_is_no_redis(config: Make) -> None:
 
 
 async def test_engines_that_serve(config: Make) -> None:
-    async with FakeEngineServer(EMPTY, vocab_size=32) as first, FakeEngineServer(EMPTY) as second:
+    async with FakeEngineServer(EMPTY, vocab_size=32) as first, FakeEngineServer(EMPTY, vocab_size=32) as second:
         await check_engines(config(engine={"urls": [first.url, second.url]}))
         with pytest.raises(ConfigError, match=r"engine.urls names .* twice"):
             await check_engines(config(engine={"urls": [first.url, first.url]}))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_rl.config import DataConfig
-from stream_rl.errors import DataError
+from stream_rl.errors import DataError, ModelError
 from stream_rl.producer.loading import check_rollout, load_rollout
-from stream_rl.producer.prompts import DatasetPrompts, PromptRow
+from stream_rl.producer.prompts import DatasetPrompts, GeneratedPrompts, PromptRow
 
 
 def dataset(rows: int, **settings) -> DatasetPrompts:
@@ -97,3 +99,51 @@ def test_held_out_prompts_come_from_another_stream(config):
     training, held_out = load_rollout(settings).prompts, load_rollout(settings, held_out=True).prompts
 
     assert [training.row(n).label for n in range(50)] != [held_out.row(n).label for n in range(50)]
+
+
+def test_a_prompt_that_is_too_long_is_found_wherever_it_stands(config, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "guess " * (200 if n == 37 else 1), "label": 1} for n in range(50)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    with pytest.raises(DataError, match=r"leaves no room within rollout\.max_context_len"):
+        asyncio.run(check_rollout(config(**{"data.path": str(path), "rollout.max_context_len": 100})))
+
+
+def test_the_longest_rows_come_first():
+    source = DatasetPrompts([{"prompt": "x" * length} for length in (1, 5, 3)], DataConfig(), 0)
+
+    assert [row.prompt for row in source.longest(2)] == ["xxxxx", "xxx"]
+
+
+@pytest.mark.parametrize(
+    "prompt", [5, None, "", [], [{"role": "user"}], [{"role": 3, "content": "a"}], [{"role": "user", "content": None}]]
+)
+def test_what_is_no_prompt_is_refused_from_a_file_and_from_an_environment(prompt):
+    with pytest.raises(DataError, match="field 'prompt' must be text or a list of chat messages"):
+        DatasetPrompts([{"prompt": prompt}], DataConfig(), 0)
+    with pytest.raises(DataError, match=r"prompt\(3, 7, args\) of the environment must give a 'prompt'"):
+        GeneratedPrompts(lambda seed, index, args: {"prompt": prompt}, 3, SimpleNamespace()).row(7)
+
+
+def test_an_answer_that_only_calls_tools_may_stand_in_a_prompt():
+    prompt = [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "tool_calls": []}]
+
+    assert DatasetPrompts([{"prompt": prompt}], DataConfig(), 0).row(0).prompt == prompt
+
+
+def test_an_environments_prompt_that_fails_is_named():
+    with pytest.raises(DataError, match=r"prompt\(0, 0, args\) of the environment fails: ZeroDivisionError"):
+        GeneratedPrompts(lambda seed, index, args: {"prompt": 1 / 0}, 0, SimpleNamespace()).row(0)
+
+
+@pytest.mark.parametrize("tools", [3, [{"a": 1}], ["search"], {"function": 1}])
+def test_tools_that_are_no_schemas_are_refused(config, tools):
+    with pytest.raises(ModelError, match=r"model\.template_args\.tools must be a list of tool schemas"):
+        load_rollout(config(**{"model.template_args": {"tools": tools}}))
+
+
+def test_a_chat_template_that_is_no_text_is_refused(config, tmp_path):
+    (tmp_path / "bad.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelError, match=r"model\.chat_template='.*' is no text"):
+        load_rollout(config(**{"model.chat_template": str(tmp_path / "bad.jinja")}))
