@@ -5,7 +5,7 @@ StreamRLError
 │   ├── ConfigError           unknown key, wrong value, settings that contradict each other
 │   ├── ModelError            missing model, tokenizer without a chat template, template that cannot be appended to
 │   ├── EnvironmentLoadError  no such environment module, or it has no build_env
-│   └── DataError             missing dataset, row without the prompt field, prompt longer than its budget
+│   └── DataError             missing dataset, row without a prompt, prompt beyond its budget, damaged log of a run
 ├── BufferError
 │   ├── BufferUnavailable     Redis cannot be reached within its deadline
 │   ├── BufferFull            Redis refuses writes: out of memory under noeviction
@@ -58,7 +58,7 @@ class EnvironmentLoadError(UserError):
 
 
 class DataError(UserError):
-    """The dataset is missing, or a row of it cannot be used."""
+    """The dataset is missing or a row of it cannot be used, or what a run wrote down is damaged."""
 
 
 class BufferError(StreamRLError):  # noqa: A001 - the room's name is the clearer one

@@ -18,10 +18,18 @@ SECONDS_TO_ANSWER = 3.0
 
 
 def load_run(folder: Path) -> Config:
-    """The settings of the run in `folder`. Raises ConfigError when it holds no run."""
-    if not (folder / "config.yaml").exists():
+    """The settings of the run in `folder`. Raises ConfigError when it holds no run, or no readable one."""
+    path = folder / "config.yaml"
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise ConfigError(f"cannot look into {folder}: {error.strerror}") from error
+    if not exists:
         raise ConfigError(f"{folder} is no run folder: it holds no config.yaml; give the folder that `run` names")
-    return Config.load(folder / "config.yaml")
+    try:
+        return Config.load(path)
+    except ConfigError as error:
+        raise ConfigError(f"the settings in {path} cannot be read, {error}") from error
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from stream_rl.cli.live import load_run, running_buffer
+from stream_rl.errors import ConfigError
 from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.metrics.report import write_report
 from stream_rl.metrics.summary import RunFacts, summarise
@@ -25,7 +26,10 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's fo
     facts = asyncio.run(_live_facts(run))
     if facts is not None:
         summarise(run, facts)
-    typer.echo(write_report(run))
+    try:
+        typer.echo(write_report(run))
+    except OSError as error:
+        raise ConfigError(f"cannot write the report into {run}: {error.strerror}") from error
 
 
 async def _live_facts(folder: Path) -> RunFacts | None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import orjson
 
+from stream_rl.errors import DataError
+
 __all__ = ["RunAnnouncement"]
 
 FILE = "run.json"
@@ -32,13 +34,20 @@ class RunAnnouncement:
 
     def write(self, folder: Path) -> None:
         """Leaves the announcement in a run folder. Raises OSError when the folder cannot be written."""
-        (folder / FILE).write_bytes(orjson.dumps(self, option=orjson.OPT_INDENT_2))
+        written = folder / f"{FILE}.new"
+        written.write_bytes(orjson.dumps(self, option=orjson.OPT_INDENT_2))
+        written.replace(folder / FILE)
 
     @classmethod
     def read(cls, folder: Path) -> RunAnnouncement | None:
-        """The announcement in a run folder, None when the run was never started."""
+        """The announcement in a run folder, None when the run was never started. Raises DataError."""
         path = folder / FILE
-        return cls(**orjson.loads(path.read_bytes())) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return cls(**orjson.loads(path.read_bytes()))
+        except (orjson.JSONDecodeError, TypeError) as error:
+            raise DataError(f"{path} is damaged, remove it: {error}") from error
 
     @property
     def alive(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from stream_rl.config import Config
+from stream_rl.errors import DataError
 from stream_rl.metrics.turn_log import read
 
 Record = Mapping[str, Any]
@@ -52,7 +53,7 @@ class RunRecords:
 
         Raises:
             ConfigError: the folder holds no readable config.yaml.
-            ValueError: a log holds a line that is not JSON.
+            DataError: a log holds a line that is not JSON, or the summary is none.
         """
         folder = Path(folder)
         config = Config.load(folder / "config.yaml")
@@ -89,9 +90,14 @@ def _surviving(logged: Sequence[tuple[float, int, LoggedTurn]]) -> list[LoggedTu
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """summary.json, empty when the run has not written one."""
+    """summary.json, empty when the run has not written one. Raises DataError."""
     path = folder / "summary.json"
-    summary: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        summary: dict[str, Any] = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"{path} is not JSON, remove it: {error}") from error
     return summary
 
 

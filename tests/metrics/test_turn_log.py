@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream_rl.errors import DataError
 from stream_rl.metrics.turn_log import JsonLines, Tail, read
 
 WRITES_THEN_HANGS = """
@@ -83,7 +84,7 @@ def test_a_torn_last_line_is_left_out_and_cut_off(
 def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"a":1}\n{"b":\n{"c":1}\n')
-    with pytest.raises(ValueError, match=r"log\.jsonl line 2 is not JSON"):
+    with pytest.raises(DataError, match=r"log\.jsonl line 2 is not JSON"):
         list(read(path))
 
 
