@@ -7,6 +7,7 @@ is imported inside the commands, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -35,6 +36,9 @@ app.command("metrics")(metrics.metrics)
 
 def main() -> None:
     """Runs the command that sys.argv names and exits."""
+    # As `python -m` does: an environment may be a module of the folder that the command is given in.
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
     try:
         app()
     except UserError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+from urllib.parse import urlsplit
 
 import torch
 
@@ -14,6 +15,7 @@ from stream_rl.errors import ConfigError
 
 __all__ = ["check_machine", "check_ports"]
 
+SECONDS_FOR_RAY = 5.0
 PER_CPU = 4
 """Processes of a kind, or threads of one, for each processor: more only wait for each other."""
 
@@ -31,7 +33,10 @@ def check_ports(config: Config) -> None:
 
 def check_machine(config: Config) -> None:
     """Devices, processors and packages, where the run's processes start on this machine. Raises ConfigError."""
-    if config.supervision.ray_address != "local":
+    address = config.supervision.ray_address
+    if address not in ("local", "auto"):
+        _check_ray(address)
+    if address != "local":
         return
     if not config.engine.urls and importlib.util.find_spec("sglang") is None:
         raise ConfigError(
@@ -40,6 +45,18 @@ def check_machine(config: Config) -> None:
         )
     _check_devices(config, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     _check_sizes(config, os.cpu_count() or 1)
+
+
+def _check_ray(address: str) -> None:
+    """Ray itself would try for minutes."""
+    try:
+        parts = urlsplit(address if "://" in address else f"ray://{address}")
+        socket.create_connection((parts.hostname or "", parts.port or 0), SECONDS_FOR_RAY).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"supervision.ray_address={address!r} cannot be reached ({getattr(error, 'strerror', None) or error}): "
+            "start that cluster, or set it to auto or local"
+        ) from error
 
 
 def _check_devices(config: Config, gpus: int) -> None:

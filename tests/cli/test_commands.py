@@ -83,6 +83,7 @@ def test_make_model_writes_a_model(stream_rl: StreamRL, tmp_path: Path) -> None:
     assert (tmp_path / "tiny" / "config.json").exists()
 
 
+@pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(("finished", "code"), [(True, 0), (False, 130)])
 def test_train_ends_with_the_summary(
     stream_rl: StreamRL, settings: Path, monkeypatch: pytest.MonkeyPatch, finished: bool, code: int
@@ -196,3 +197,11 @@ def test_a_summarys_figures_are_legible() -> None:
     text = text_of(summary_table({"generated_tokens": 1234567, "eval_reward": None, "reward_best5": 0.98765}))
     for expected in ("1,234,567", "–", "0.988"):
         assert expected in text
+
+
+def test_an_environment_may_be_a_module_of_the_current_folder(settings: Path, tmp_path: Path) -> None:
+    (tmp_path / "my_world.py").write_text("from stream_rl.envs.guess_number import build_env, prompt\n")
+    program = Path(sys.executable).parent / "stream-rl"
+    command = [str(program), "train", str(settings), "environment.path=my_world", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

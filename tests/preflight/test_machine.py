@@ -77,3 +77,13 @@ def test_a_port_is_given_to_one_process_only(config: Make, taken_port: int) -> N
     free = {"metrics": {"port": 41001}, "engine": {"port": 41000, "count": 2}}
     with pytest.raises(ConfigError, match=r"engine.port=41000 leaves metrics.port=41001 to an engine"):
         check_ports(config(**free))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379", "nowhere", "ray://127.0.0.1:1", "a:b"])
+def test_a_ray_cluster_that_is_not_there(config: Make, address: str) -> None:
+    with pytest.raises(ConfigError, match=r"supervision.ray_address='.*' cannot be reached"):
+        check_machine(config(supervision={"ray_address": address}))
+
+
+def test_a_ray_cluster_that_answers(config: Make, taken_port: int) -> None:
+    check_machine(config(supervision={"ray_address": f"127.0.0.1:{taken_port}"}))
