@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from rollouts import Rollouts
+from rollout_source import Rollouts
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
