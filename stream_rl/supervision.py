@@ -162,18 +162,19 @@ class Supervisor:
                     logger.warning("%s ended while the run was ending: %s", name, death)
                     return None
                 logger.error("%s died", name, exc_info=death)
-                self._progress.say(f"{name} died, bringing it back: {death}")
-                self._deaths.spend(kind, self._recorder.ledger_steps, str(death))
+                cause = str(death).partition("\n")[0]
+                self._progress.say(f"{name} died, bringing it back: {cause}")
+                self._deaths.spend(kind, self._recorder.ledger_steps, cause)
                 await self._buffer.count_recovery(kind)
                 catalog.RECOVERIES.inc(process=kind)
 
     async def _redis(self) -> None:
+        """Watches the embedded server. It is up again before its death is told, since deaths are counted in it."""
         assert self._server is not None
-        if not self._server.alive:
-            await asyncio.to_thread(self._server.start)
         await self._buffer.register_process(_process("redis", self._server.pid))
         while self._server.alive:
             await asyncio.sleep(self._config.supervision.heartbeat)
+        await asyncio.to_thread(self._server.start)
         raise ProcessDied("the embedded Valkey server ended")
 
     async def _engine(self, index: int) -> None:
