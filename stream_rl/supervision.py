@@ -117,6 +117,8 @@ class Supervisor:
         metrics_url = serve_metrics(self._config.metrics.host, self._config.metrics.port)
         self._recorder.announce(buffer_url, metrics_url, resume=resume)
         await self._buffer.register_process(_process("supervisor", os.getpid(), metrics_url))
+        if self._server is not None:
+            await self._buffer.register_process(_process("redis", self._server.pid))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
         try:
@@ -171,10 +173,10 @@ class Supervisor:
     async def _redis(self) -> None:
         """Watches the embedded server. It is up again before its death is told, since deaths are counted in it."""
         assert self._server is not None
-        await self._buffer.register_process(_process("redis", self._server.pid))
         while self._server.alive:
             await asyncio.sleep(self._config.supervision.heartbeat)
         await asyncio.to_thread(self._server.start)
+        await self._buffer.register_process(_process("redis", self._server.pid))
         raise ProcessDied("the embedded Valkey server ended")
 
     async def _engine(self, index: int) -> None:

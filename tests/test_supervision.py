@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,22 @@ async def test_a_process_that_dies_is_brought_back_and_counted(config: Config) -
     assert summary["recoveries"] == {"producer": 2, "engine": 0, "trainer": 0, "redis": 0}
     assert (summary["finished"], summary["eval_reward"]) == (True, 0.5)
     assert [line for line in lines.said if "died" in line] == ["producer-0 died, bringing it back: killed"] * 2
+
+
+async def test_the_embedded_server_is_brought_back_and_then_counted(config: Config) -> None:
+    processes, lines = ScriptedProcesses(deaths=0), Lines()
+
+    async def trainer() -> None:
+        os.kill(server.pid, signal.SIGKILL)
+        async with asyncio.timeout(10):
+            while not any("redis died" in line for line in lines.said):
+                await asyncio.sleep(0.01)
+
+    processes.trainer = trainer  # type: ignore[method-assign]
+    with EmbeddedServer(config.folder / "buffer") as server:
+        async with await TrajectoryBuffer.of(config, server.url) as buffer, asyncio.timeout(20):
+            summary = await Supervisor(config, buffer, server, processes, lines).run(server.url, resume=False)
+    assert summary["recoveries"]["redis"] == 1
 
 
 async def test_a_process_that_cannot_be_kept_alive_ends_the_run(config: Config) -> None:
