@@ -132,7 +132,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped_with_two_ranks(run_folder: 
 
 
 def test_a_run_whose_engine_cannot_start_ends_with_the_reason(run_folder: Path, tiny_model: Path) -> None:
-    run = Run(run_folder, tiny_model, 2, 'engine.extra_args=["--no-such-flag"]')
+    settings = ('engine.extra_args=["--no-such-flag"]', "supervision.max_deaths_without_progress=1")
+    run = Run(run_folder, tiny_model, 2, *settings)
     with run.started() as process:
         assert run.wait(process) == 1
     assert "RepeatedDeaths" in run.output.read_text()
