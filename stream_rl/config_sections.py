@@ -160,8 +160,8 @@ class EngineConfig(Settings):
 class SchedulingConfig(Settings):
     """When a group starts and when it is trained. scheduling.py proves the bound that the first three give."""
 
-    run_ahead: int = Field(3, ge=0)
-    """Steps' worth of groups that may be live ahead of the trainer (K). Alone unset: min(3, max_staleness, max_lag)."""
+    run_ahead: float = Field(3, ge=0)
+    """Steps' worth of groups that start ahead of their step (K); may be 0.5. Unset: min(3, max_staleness, max_lag)."""
     max_staleness: int = Field(8, ge=0)
     """Tokens generated more than this many versions before the step that trains them carry no loss (eta)."""
     max_lag: int = Field(12, ge=0)
@@ -185,7 +185,7 @@ class SchedulingConfig(Settings):
         if self.max_staleness > self.max_lag:
             raise ValueError(f"max_staleness={self.max_staleness} is more than max_lag={self.max_lag}: lower it")
         if self.run_ahead > self.max_lag:
-            raise ValueError(f"run_ahead={self.run_ahead} is more than max_lag={self.max_lag}: lower it")
+            raise ValueError(f"run_ahead={self.run_ahead:g} is more than max_lag={self.max_lag}: lower it")
         return self
 
 

@@ -6,7 +6,7 @@ Definitions, all in trainer steps:
     e        the oldest version on any serving engine
     v0       stamped on a group at its admission as the e of that moment, never changed: no token of it is older
     B        groups a step takes (`groups_per_step`)
-    K, W     `run_ahead` and `max_lag`, with K <= W
+    K, W     `run_ahead` and `max_lag`, with K <= W; K = 0.25 lets a quarter of a step's groups start before their step
     lag      of a token: T - the version that wrote it, when it is trained; of a sample: its oldest generated token's;
              of a group: T - v0, at least the lag of each of its tokens
 
@@ -25,10 +25,10 @@ stops.
 
 Why. Before every pull N_j <= (j + 1) * B holds for 0 <= j <= W: no more groups are due than the steps left can train.
 
-- Admission keeps it. A new group is due in j0 = v0 + W - T steps, with v0 = e. The rule, just before it, bounds the
-  live groups after it by (K + 1 - T + v0) * B = (K + 1 + j0 - W) * B <= (j0 + 1) * B. So N_j <= live <= (j + 1) * B
-  for every j >= j0, and the N_j below j0 do not count this group. As one group at least is live, j0 >= 0: none is born
-  overdue.
+- Admission keeps it. A new group is due in j0 = v0 + W - T steps, with v0 = e. The rule says that live before it is
+  less than (K + 1 - T + v0) * B = (K + 1 + j0 - W) * B <= (j0 + 1) * B, a whole number; so live after it is at most
+  (j0 + 1) * B. Hence N_j <= live <= (j + 1) * B for every j >= j0, and the N_j below j0 do not count this group. As one
+  group at least is live, j0 >= 0: none is born overdue.
 - A pull keeps it. N_j - j * B <= B before it, so the min in the rule is the first term, and at most j * B of those due
   within j are left. One step later they are the ones due within j - 1. For j = W, all live groups together are at
   most (K + 1) * B <= (W + 1) * B.
@@ -61,12 +61,12 @@ class Knobs:
     """The settings that the decisions depend on. Raises ValueError when run_ahead is more than max_lag."""
 
     groups_per_step: int
-    run_ahead: int
+    run_ahead: float
     max_lag: int
 
     def __post_init__(self) -> None:
         if self.run_ahead > self.max_lag:
-            raise ValueError(f"run_ahead={self.run_ahead} is more than max_lag={self.max_lag}: lower it")
+            raise ValueError(f"run_ahead={self.run_ahead:g} is more than max_lag={self.max_lag}: lower it")
 
 
 @dataclass(frozen=True, slots=True)

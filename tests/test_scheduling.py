@@ -4,6 +4,7 @@ they can."""
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 
@@ -29,6 +30,13 @@ class TestAdmission:
         live = dict.fromkeys(range(7), 0)
         assert may_admit(self.knobs, state(0, 0, live, set()))
         assert not may_admit(self.knobs, state(0, 0, {**live, 7: 0}, set()))
+
+    def test_a_fraction_opens_part_of_a_step(self) -> None:
+        knobs = Knobs(groups_per_step=4, run_ahead=0.25, max_lag=2)
+        assert may_admit(knobs, state(0, 0, dict.fromkeys(range(4), 0), set()))
+        assert not may_admit(knobs, state(0, 0, dict.fromkeys(range(5), 0), set()))
+        assert may_admit(knobs, state(1, 0, {}, set()))
+        assert not may_admit(knobs, state(1, 0, {0: 0}, set()))
 
     def test_closes_while_engines_are_behind(self) -> None:
         assert may_admit(self.knobs, state(1, 0, {}, set()))
@@ -76,9 +84,9 @@ def test_only_fresh_generated_tokens_carry_loss() -> None:
 class Schedules(RuleBasedStateMachine):
     """Groups end, are filtered or die in any order; engines come, go and lag; the trainer replays."""
 
-    @initialize(size=st.integers(1, 4), run_ahead=st.integers(0, 3), slack=st.integers(0, 3))
-    def begin(self, size: int, run_ahead: int, slack: int) -> None:
-        self.knobs = Knobs(size, run_ahead, run_ahead + slack)
+    @initialize(size=st.integers(1, 4), quarters=st.integers(0, 12), slack=st.integers(0, 3))
+    def begin(self, size: int, quarters: int, slack: int) -> None:
+        self.knobs = Knobs(size, quarters / 4, math.ceil(quarters / 4) + slack)
         self.steps = self.published = self.admitted = self.left = 0
         self.engines = {0: 0}
         self.live: dict[int, int] = {}
@@ -204,8 +212,8 @@ def only_due_now(knobs: Knobs, state: SchedulingState) -> tuple[int, ...] | None
     return tuple(batch) if enough else None
 
 
-@pytest.mark.parametrize(("run_ahead", "max_lag"), [(0, 0), (1, 1), (3, 4), (3, 12)])
-def test_a_burst_of_slow_groups_stays_within_the_bound(run_ahead: int, max_lag: int) -> None:
+@pytest.mark.parametrize(("run_ahead", "max_lag"), [(0, 0), (0.5, 1), (1, 1), (3, 4), (3, 12)])
+def test_a_burst_of_slow_groups_stays_within_the_bound(run_ahead: float, max_lag: int) -> None:
     knobs = Knobs(8, run_ahead, max_lag)
     assert max(largest_lag(choose_batch, knobs, seed) for seed in range(5)) <= max_lag
 

@@ -77,7 +77,7 @@ class RunRules:
 
     groups_per_step: int
     group_size: int
-    run_ahead: int = 3
+    run_ahead: float = 3
     max_staleness: int = 8
     max_lag: int = 12
     filter_zero_variance: bool = False

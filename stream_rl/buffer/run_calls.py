@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -41,7 +41,7 @@ class RunCalls:
         Raises:
             ConfigError: the run exists with another group_size.
         """
-        pairs = [part for name, value in asdict(rules).items() for part in (name, int(value))]
+        pairs = [part for name, value in asdict(rules).items() for part in (name, +value)]
         found = await self._connection.script("open_run", rules.group_size, *pairs)
         if found != rules.group_size:
             raise ConfigError(
@@ -153,9 +153,8 @@ def _pairs(flat: list[Any]) -> dict[bytes, Any]:
 
 
 def _rules(run: Mapping[bytes, bytes]) -> RunRules:
-    values: dict[str, Any] = {field.name: int(run[field.name.encode()]) for field in fields(RunRules)}
-    values["filter_zero_variance"] = bool(values["filter_zero_variance"])
-    return RunRules(**values)
+    kinds: dict[str, Callable[[bytes], Any]] = {"bool": lambda text: bool(int(text)), "float": float, "int": int}
+    return RunRules(**{field.name: kinds[str(field.type)](run[field.name.encode()]) for field in fields(RunRules)})
 
 
 def _number(item: tuple[bytes, Any]) -> int:

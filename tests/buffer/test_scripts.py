@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -43,8 +44,8 @@ def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[Knobs, SchedulingState]:
-    run_ahead = draw(st.integers(0, 3))
-    knobs = Knobs(draw(st.integers(1, 3)), run_ahead, run_ahead + draw(st.integers(0, 3)))
+    run_ahead = draw(st.integers(0, 12)) / 4
+    knobs = Knobs(draw(st.integers(1, 3)), run_ahead, math.ceil(run_ahead) + draw(st.integers(0, 3)))
     steps = draw(st.integers(0, 8))
     live = dict(enumerate(draw(st.lists(st.integers(max(0, steps - 7), steps), max_size=10))))
     complete = draw(st.sets(st.sampled_from(sorted(live)))) if live else set()
