@@ -20,10 +20,13 @@ SINGLE = {
     "ledger": "hash: step -> JSON of the groups and the knobs in force",
     "outcomes": "list: JSON of each ended attempt",
     "dead": "hash: dead-lettered group -> JSON of why",
+    "requeued": "list: dead-lettered groups whose prompts are admitted next",
+    "prompts": "string: JSON of what the run's prompts and their numbers rest on",
     "processes": "hash: process -> JSON",
 }
 FAMILIES = {
-    "group": "hash: v0, prompt, state, refills, finished, attempt:<index>, reward:<index>",
+    "group": "hash: v0, prompt, state, refills, finished, attempt:<index>, reward:<index>; if given up and requeued,"
+    " requeue_nonce, requeued_as",
     "sample": "hash: state, lease, nonce, holder, totals of the journal, how it ended",
     "journal": "list: the sample's records",
     "held": "set: samples leased to one producer",

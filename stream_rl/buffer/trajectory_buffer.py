@@ -18,6 +18,7 @@ One row is one transition; every transition is one atomic Lua call that may be r
     -                       lease, while admission is open      live: v0 = oldest serving version, next prompt
     live                    its last sibling finishes           complete | filtered (all rewards equal, if asked)
     live                    a failure beyond the refill budget  dead-lettered: finished siblings kept, the rest gone
+    dead-lettered           requeue, then the next admission    dead-lettered still; its prompt is a new live group's
     complete                take_step, in the ledger            trained
     trained                 checkpoints_kept                    retired: records deleted
 
@@ -32,19 +33,23 @@ import os
 from types import TracebackType
 
 from stream_rl.buffer.connection import Connection
+from stream_rl.buffer.operator_calls import OperatorCalls
 from stream_rl.buffer.producer_calls import ProducerCalls
+from stream_rl.buffer.prompt_calls import PromptCalls
 from stream_rl.buffer.run_calls import RunCalls
 from stream_rl.buffer.trainer_calls import TrainerCalls
 from stream_rl.config import Config
 
 
-class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls):
+class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, PromptCalls):
     """One run's buffer. Made by `connect`; an async context manager that closes its connections."""
 
     def __init__(self, connection: Connection) -> None:
         ProducerCalls.__init__(self, connection)
         TrainerCalls.__init__(self, connection)
         RunCalls.__init__(self, connection)
+        OperatorCalls.__init__(self, connection)
+        PromptCalls.__init__(self, connection)
 
     @classmethod
     async def connect(

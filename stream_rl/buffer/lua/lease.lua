@@ -2,7 +2,7 @@
 -- Hands out work: samples of silent producers go back first, then the oldest returned samples are leased, then queued
 -- ones, then new groups are admitted while admission is open. Asked again with the nonce of the holder's newest call,
 -- it answers what it handed out then.
--- Keys: run, holders, held:*, resume, queue, requests, live, serving, group:*, sample:*.
+-- Keys: run, holders, held:*, resume, queue, requeued, requests, live, serving, group:*, sample:*.
 -- ARGV: holder, nonce, count.
 local holder, nonce, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
@@ -42,9 +42,19 @@ local function hand_out(queue)
   end
 end
 
+-- A given-up group that was requeued lends its prompt before any new one; the cursor then stays where it is.
+local function next_prompt(group)
+  local given_up = redis.call('LPOP', key_requeued)
+  if not given_up then return group - rule('requeued') end
+  count('requeued')
+  redis.call('HSET', key_group(given_up), 'requeued_as', group)
+  return redis.call('HGET', key_group(given_up), 'prompt')
+end
+
 local function admit(engine)
   local group = count('admitted') - 1
-  redis.call('HSET', key_group(group), 'v0', engine, 'prompt', group, 'state', 'live', 'refills', 0, 'finished', 0)
+  redis.call('HSET', key_group(group), 'v0', engine, 'prompt', next_prompt(group), 'state', 'live', 'refills', 0,
+    'finished', 0)
   redis.call('ZADD', key_live, engine, group)
   for index = 0, rule('group_size') - 1 do new_sample(group, index, '0') end
 end
