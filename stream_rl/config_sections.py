@@ -203,7 +203,11 @@ class TrainerConfig(Settings):
     learning_rate: float = Field(1e-6, gt=0)
     """AdamW's."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rate rises linearly from zero; constant afterwards."""
+    """Steps over which the learning rate rises linearly from zero."""
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after its warm-up, up to the run's last step."""
+    final_learning_rate_share: float = Field(0.0, ge=0, le=1)
+    """What `linear` and `cosine` leave of the learning rate after the last step."""
     betas: tuple[Decay, Decay] = (0.9, 0.95)
     """AdamW's."""
     weight_decay: float = Field(0.0, ge=0)
@@ -228,6 +232,17 @@ class TrainerConfig(Settings):
     """Newest checkpoints kept; the ledger and its samples are kept as far back as the oldest of them."""
     collective_timeout: float = Field(1800.0, gt=0)
     """Seconds a rank waits in a collective; longer than the longest wait for data."""
+
+    @model_validator(mode="after")
+    def _curve_can_be(self) -> TrainerConfig:
+        falls = self.learning_rate_schedule != "constant"
+        if self.final_learning_rate_share and not falls:
+            raise ValueError("final_learning_rate_share needs learning_rate_schedule=linear or cosine")
+        if falls and self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} leaves none of steps={self.steps} for the learning rate to fall in"
+            )
+        return self
 
 
 class EvaluationConfig(Settings):

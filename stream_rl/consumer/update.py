@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from stream_rl.config import TrainerConfig
 from stream_rl.consumer.batching import MicroBatch, Samples, empty_micro_batch, micro_batches
 from stream_rl.consumer.collectives import all_max, all_sum
+from stream_rl.consumer.learning_rate import learning_rate
 from stream_rl.consumer.loss import ppo_clip, truncated_importance
 from stream_rl.consumer.model import Policy
 
@@ -59,11 +60,10 @@ class Updater:
 
         Args:
             mini_batches: this rank's samples of each; may hold none.
-            step: the step's number, from 1: sets the learning rate while it warms up.
+            step: the step's number, from 1: sets the learning rate.
         """
-        settings = self.settings
         for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * min(1.0, step / max(1, settings.warmup_steps))
+            group["lr"] = learning_rate(self.settings, step)
         passes = self._passes(mini_batches)
         tokens = all_sum([sum(len(batch.targets) for batch in batches) for batches in passes])
         starts = self._start_log_probs(passes)
