@@ -177,9 +177,7 @@ class OperatorCalls:
             if not isinstance(error.__cause__, faults.NoPermissionError):
                 raise
             settings = {}
-        return {name: str(value) for name, value in about.items()} | {
-            name.decode(): value.decode() for name, value in settings.items()
-        }
+        return {name: str(value) for name, value in {**about, **settings}.items()}
 
     async def _read(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
         keys = [self._connection.key(family, member) for member in members]

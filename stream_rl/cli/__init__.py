@@ -1,4 +1,4 @@
-"""The command line: `stream-rl train | status | report | make-model | settings | metrics`.
+"""The command line, one file a command: `stream-rl --help` lists them.
 
 What a user did wrong ends with exit code 2 and one line that names the setting and the fix; any other failure of ours
 that has a name ends with exit code 1 and that name. Only our own mistakes show a traceback. Whatever is slow to import
@@ -12,10 +12,24 @@ import sys
 
 import typer
 
-from stream_rl.cli import make_model, metrics, report, settings, status, train
+from stream_rl.cli import (
+    buffer,
+    dead_letters,
+    export,
+    inspect,
+    make_model,
+    metrics,
+    purge,
+    report,
+    settings,
+    status,
+    train,
+)
 from stream_rl.errors import StreamRLError, UserError
 
 __all__ = ["main"]
+
+RUN, LOOK, REPAIR, REFERENCE = "Run", "Look at a run", "Look after a run", "Reference"
 
 app = typer.Typer(
     name="stream-rl",
@@ -26,12 +40,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("train", epilog=train.EXAMPLES)(train.train)
-app.command("status", epilog=status.EXAMPLES)(status.status)
-app.command("report", epilog=report.EXAMPLES)(report.report)
-app.command("make-model", epilog=make_model.EXAMPLES)(make_model.make_model)
-app.command("settings")(settings.settings)
-app.command("metrics")(metrics.metrics)
+app.command("train", epilog=train.EXAMPLES, rich_help_panel=RUN)(train.train)
+app.command("make-model", epilog=make_model.EXAMPLES, rich_help_panel=RUN)(make_model.make_model)
+app.add_typer(buffer.app, name="buffer", rich_help_panel=RUN)
+app.command("status", epilog=status.EXAMPLES, rich_help_panel=LOOK)(status.status)
+app.command("report", epilog=report.EXAMPLES, rich_help_panel=LOOK)(report.report)
+app.command("inspect", epilog=inspect.EXAMPLES, rich_help_panel=LOOK)(inspect.inspect)
+app.command("export", epilog=export.EXAMPLES, rich_help_panel=LOOK)(export.export)
+app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=REPAIR)
+app.command("purge", epilog=purge.EXAMPLES, rich_help_panel=REPAIR)(purge.purge)
+app.command("settings", epilog=settings.EXAMPLES, rich_help_panel=REFERENCE)(settings.settings)
+app.command("metrics", epilog=metrics.EXAMPLES, rich_help_panel=REFERENCE)(metrics.metrics)
 
 
 def main() -> None:

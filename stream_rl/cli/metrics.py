@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import typer
 
+EXAMPLES = """Example:
+
+  stream-rl metrics | grep turn
+"""
 INTRODUCTION = """# Metrics
 
 `stream-rl metrics` prints this page. Every process of a run serves its part on `/metrics`; `stream-rl status RUN`

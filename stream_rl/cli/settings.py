@@ -14,6 +14,10 @@ from pydantic_core import PydanticUndefined
 
 from stream_rl.config import Config
 
+EXAMPLES = """Example:
+
+  stream-rl settings | grep scheduling
+"""
 INTRODUCTION = """# Settings
 
 `stream-rl settings` prints this page. A run's settings are a YAML file plus `key.path=value` overrides, whose values

@@ -143,9 +143,11 @@ def test_settings_that_are_nowhere(stream_rl: StreamRL, tmp_path: Path) -> None:
     assert refused(stream_rl("train", tmp_path / "absent.yaml")).startswith("cannot read settings")
 
 
-@pytest.mark.parametrize("command", ["status", "report"])
+@pytest.mark.parametrize(
+    "command", ["status", "report", "inspect", "purge", "export --format jsonl", "dead-letters list"]
+)
 def test_a_folder_without_a_run(stream_rl: StreamRL, tmp_path: Path, command: str) -> None:
-    assert refused(stream_rl(command, tmp_path)).startswith(f"{tmp_path} is no run folder")
+    assert refused(stream_rl(*command.split(), tmp_path)).startswith(f"{tmp_path} is no run folder")
 
 
 def test_an_unknown_model_to_make(stream_rl: StreamRL, tmp_path: Path) -> None:

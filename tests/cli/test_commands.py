@@ -46,9 +46,13 @@ def announce(config: Config, url: str, pid: int) -> None:
     RunAnnouncement(pid, 0.0, 0.0, url, "http://here/metrics").write(config.folder)
 
 
-@pytest.mark.parametrize("command", ["train", "status", "report", "make-model"])
+@pytest.mark.parametrize(
+    "command",
+    ["train", "status", "report", "make-model", "inspect", "export", "purge", "settings", "metrics", "buffer check",
+     "dead-letters list", "dead-letters show", "dead-letters requeue"],
+)  # fmt: skip
 def test_help_teaches_by_example(stream_rl: StreamRL, command: str) -> None:
-    answer = stream_rl(command, "--help")
+    answer = stream_rl(*command.split(), "--help")
     assert answer.code == 0
     assert f"stream-rl {command} " in answer.out
 
