@@ -1,0 +1,149 @@
+"""What the buffer costs and keeps, beside its peers: TransferQueue, Ray's Queue, multiprocessing.Queue, a Redis stream.
+
+All contenders run in one interleaved run on this machine, each with a producer and a consumer process of its own; what
+must survive is written with appendfsync everysec unless said. The ceiling is a bare copy of our records' bytes through
+a unix socket. Peers that are not installed are left out, by name: see `--help`.
+
+    python benchmarks/buffer.py                       everything, minutes
+    python benchmarks/buffer.py --quick               the same, less of it, under a minute without Ray's cluster
+    python benchmarks/buffer.py --only turns memory   some tables
+
+`ours / X` is the median over rounds of the two rates' ratio in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+from contenders import line_up
+from contenders.contender import Contender
+from contenders.ours import Ours
+from measures import bars, losses, memory, throughput, turns
+from measures.bars import Bar
+from rich.console import Console
+
+TABLES = ("samples", "turns", "losses", "memory")
+SIZES = (2048, 32768, 131072)
+
+
+class Benchmark:
+    """One run: the tables asked for, then the bars, then the file."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path, ray_address: str) -> None:
+        self._args = args
+        self._folder = folder
+        self._ray_address = ray_address
+        self._console = Console(width=120)
+        self._bars: list[Bar] = []
+        self._figures: dict[str, Any] = {}
+
+    def run(self) -> list[Bar]:
+        """Measures and prints; returns the bars."""
+        steps: dict[str, Callable[[], None]] = {
+            "samples": self._samples, "turns": self._turns, "losses": self._losses, "memory": self._memory,
+        }  # fmt: skip
+        for name in self._args.only:
+            steps[name]()
+        self._console.print(bars.table(self._bars))
+        if self._args.json is not None:
+            figures = {**self._figures, "bars": bars.as_json(self._bars)}
+            self._args.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+        return self._bars
+
+    def _make(self, name: str, part: str) -> Contender:
+        folder = Path(tempfile.mkdtemp(prefix=f"{part}-", dir=self._folder))
+        return line_up.contender(name, folder, self._args.seed, self._ray_address, self._args.fsync)
+
+    def _samples(self) -> None:
+        with ExitStack() as stack:
+            contenders = {name: stack.enter_context(self._make(name, "samples")) for name in self._args.contenders}
+            runners = {name: throughput.Runner(contender) for name, contender in contenders.items()}
+            for runner in runners.values():
+                stack.callback(runner.close)
+            results = throughput.measure(runners, self._args.sizes, self._args.rounds, self._args.seconds)
+        for tokens, rounds in results.items():
+            self._console.print(throughput.table(tokens, rounds, {name: c.name for name, c in contenders.items()}))
+        self._bars += throughput.bars(results)
+        self._figures["samples"] = {
+            str(tokens): {name: [one._asdict() for one in rounds] for name, rounds in by_name.items()}
+            for tokens, by_name in results.items()
+        }
+
+    def _turns(self) -> None:
+        with ExitStack() as stack:
+            ours = stack.enter_context(self._make("ours", "turns"))
+            assert isinstance(ours, Ours)
+            queue = None
+            if "tq-1" in self._args.contenders:
+                stack.enter_context(self._make("tq-1", "turns"))
+                queue = line_up.transfer_queue_client()
+            measured = asyncio.run(turns.measure(ours, self._args.rounds, self._args.seed, queue))
+        self._console.print(measured.table())
+        self._bars += measured.bars()
+        self._figures["turns"] = {"episodes": measured.episodes, "long": measured.long, "written": measured.written}
+
+    def _losses(self) -> None:
+        names = [name for name in self._args.contenders if name not in ("bare", "tq-8")]
+        measured = [losses.measure(partial(self._make, name, "losses"), self._args.samples) for name in names]
+        self._console.print(losses.table(measured))
+        for one in measured:
+            if one.name == Ours.name:
+                kept = min(count for count in one.obtained.values() if count is not None)
+                self._bars.append(Bar("share of acknowledged samples kept, ours", [kept / one.put], 1.0))
+        self._figures["losses"] = measured
+
+    def _memory(self) -> None:
+        ours = self._make("ours", "memory")
+        assert isinstance(ours, Ours)
+        with ours:
+            table, measured, figures = memory.measure(ours, self._args.live, self._args.seed)
+        self._console.print(table)
+        self._bars += measured
+        self._figures["memory"] = figures
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"TransferQueue is installed by: {line_up.INSTALL}",
+    )  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="short rounds, few samples, no contender on Ray")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
+    parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES, help="tables to make")
+    parser.add_argument("--contenders", nargs="+", choices=line_up.NAMES, help="who takes part; default: all")
+    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, help="tokens of a finished sample")
+    parser.add_argument("--fsync", choices=("always", "everysec", "no"), default="everysec")
+    parser.add_argument("--rounds", type=int, help="rounds that are counted")
+    parser.add_argument("--seconds", type=float, help="of one contender's round")
+    parser.add_argument("--samples", type=int, help="put before each kill; a multiple of 32")
+    parser.add_argument("--live", type=int, help="samples that the producer under measure holds")
+    args = parser.parse_args()
+    usual = {"contenders": line_up.NAMES, "rounds": 9, "seconds": 0.6, "samples": losses.SAMPLES, "live": 1000}
+    quick = {"contenders": line_up.WITHOUT_RAY, "rounds": 3, "seconds": 0.2, "samples": 32, "live": 100}
+    for name, value in (quick if args.quick else usual).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
+
+
+def main() -> None:
+    """Reads the command line, measures, prints."""
+    args = _arguments()
+    for name in line_up.missing(tuple(args.contenders)):
+        print(f"{name} is left out: TransferQueue is not installed ({line_up.INSTALL})")
+    args.contenders = [name for name in args.contenders if name not in line_up.missing(tuple(args.contenders))]
+    with tempfile.TemporaryDirectory() as folder, line_up.cluster(tuple(args.contenders)) as ray_address:
+        Benchmark(args, Path(folder), ray_address).run()
+
+
+if __name__ == "__main__":
+    main()

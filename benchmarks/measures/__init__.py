@@ -1,0 +1,1 @@
+"""What is measured of the buffer and its peers: one module a table."""
