@@ -13,6 +13,7 @@ SINGLE = {
     "queue": "sorted set: samples never leased",
     "resume": "sorted set: samples that were leased and came back",
     "holders": "sorted set: producers, scored by the server time (ms) at which they count as silent",
+    "terms": "hash: producer -> milliseconds that its newest heartbeat lasts",
     "requests": "hash: producer -> nonce of its newest lease call",
     "engines": "hash: engine -> JSON of its url and pid",
     "versions": "hash: serving engine -> version text",
@@ -21,6 +22,7 @@ SINGLE = {
     "outcomes": "list: JSON of each ended attempt",
     "dead": "hash: dead-lettered group -> JSON of why",
     "requeued": "list: dead-lettered groups whose prompts are admitted next",
+    "reasserted": "set: prompts beyond the cursor that the trainer, after a loss, said it has trained",
     "prompts": "string: JSON of what the run's prompts and their numbers rest on",
     "processes": "hash: process -> JSON",
 }

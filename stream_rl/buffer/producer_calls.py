@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from stream_rl.buffer import codec
 from stream_rl.buffer.connection import Connection, nonce
@@ -24,6 +25,7 @@ class ProducerCalls:
         self._leasing = asyncio.Lock()
         self._lease_nonce = nonce()
         self._beating: set[str] = set()
+        self._held: dict[str, set[Lease]] = {}
 
     async def heartbeat(self, producer_id: str, lease_seconds: float) -> RunState:
         """Keeps the producer's leases for another `lease_seconds`, counted by Redis's clock, and says what to do."""
@@ -41,12 +43,13 @@ class ProducerCalls:
         async with self._leasing:
             # The nonce stays until an answer came: a call that was cut off hands out the same samples again.
             used = self._lease_nonce
-            rows = await self._connection.script("lease", self._holder(producer_id), used, count)
+            rows, holding = await self._connection.script("lease", self._holder(producer_id), used, count)
             self._lease_nonce = nonce()
+            leases = [Lease(SampleId.parse(row[0].decode()), int(row[1]), used, producer_id) for row in rows]
+            await self._agree_on_held(producer_id, leases, holding)
         leased = []
         stored = []
-        for sample, number, prompt_index, v0, records, size in rows:
-            lease = Lease(SampleId.parse(sample.decode()), int(number), used, producer_id)
+        for lease, (sample, _, prompt_index, v0, records, size) in zip(leases, rows, strict=True):
             leased.append(LeasedSample(lease, int(prompt_index), int(v0)))
             if int(records):
                 stored.append(Stored(sample.decode(), int(records), int(size)))
@@ -71,8 +74,8 @@ class ProducerCalls:
         turns = [record for record in records if isinstance(record, Turn)]
         encoded = [codec.encode(record) for record in records]
         ended = (outcome.status.value, outcome.stop_reason.value, repr(outcome.reward)) if outcome else ("", "", "")
-        reply = await self._connection.script(
-            "commit", *_fence(lease), position, sum(turn.complete for turn in turns), sum(t.length for t in turns),
+        reply = await self._as_holder(
+            "commit", lease, position, sum(turn.complete for turn in turns), sum(t.length for t in turns),
             sum(len(turn.generated) for turn in turns), sum(map(len, encoded)), *ended, *encoded,
         )  # fmt: skip
         if reply[0] == b"mismatch":
@@ -80,20 +83,52 @@ class ProducerCalls:
             raise JournalMismatch(
                 f"sample {lease.sample_id}: commit at record {position}, but the journal holds {expected}", expected
             )
-        _refuse(reply, lease)
+        if outcome is not None:
+            self._let_go(lease)
 
-    async def restart(self, lease: Lease) -> None:
-        """Drops every turn and keeps the start record: the episode begins again. Raises LeaseLost."""
-        _refuse(await self._connection.script("restart", *_fence(lease)), lease)
+    async def restart(self, lease: Lease) -> Lease:
+        """Drops every turn and keeps the start record: the episode begins again, under the lease returned.
+
+        Raises LeaseLost.
+        """
+        renewed = replace(lease, nonce=nonce())
+        await self._as_holder("restart", lease, renewed.nonce)
+        self._let_go(lease)
+        self._held.setdefault(lease.producer_id, set()).add(renewed)
+        return renewed
 
     async def fail(self, lease: Lease, stop_reason: StopReason, detail: str) -> None:
         """Ends the sample as failed; a new attempt takes its place, or the group is dead-lettered. Raises LeaseLost."""
-        _refuse(await self._connection.script("fail", *_fence(lease), stop_reason.value, detail), lease)
+        await self._as_holder("fail", lease, stop_reason.value, detail)
+        self._let_go(lease)
 
     async def release(self, leases: Sequence[Lease]) -> None:
         """Gives samples back with all they have committed; leases already lost are left alone."""
         if leases:
             await self._connection.script("release", *(part for lease in leases for part in _fence(lease)))
+        for lease in leases:
+            self._let_go(lease)
+
+    async def _as_holder(self, name: str, lease: Lease, *arguments: str | int | float | bytes) -> list[Any]:
+        """Runs a script that only the newest lease may run. Raises LeaseLost."""
+        reply: list[Any] = await self._connection.script(name, *_fence(lease), *arguments)
+        if reply[0] == b"lease_lost":
+            self._let_go(lease)
+            raise LeaseLost(
+                f"sample {lease.sample_id} is no longer leased to {lease.producer_id} (lease {lease.number})"
+            )
+        return reply
+
+    async def _agree_on_held(self, producer_id: str, new: Sequence[Lease], holding: int) -> None:
+        """Gives back what Redis alone believes to be held: samples that had ended, in writes that a crash took."""
+        held = self._held.setdefault(producer_id, set())
+        held.update(new)
+        if holding > len(held):
+            known = (str(lease.sample_id) for lease in held)
+            await self._connection.script("hold_only", self._holder(producer_id), *known)
+
+    def _let_go(self, lease: Lease) -> None:
+        self._held.get(lease.producer_id, set()).discard(lease)
 
     def _holder(self, producer_id: str) -> str:
         return f"{producer_id}:{self._token}"
@@ -101,12 +136,6 @@ class ProducerCalls:
 
 def _fence(lease: Lease) -> tuple[str, int, str]:
     return str(lease.sample_id), lease.number, lease.nonce
-
-
-def _refuse(reply: list[bytes], lease: Lease) -> None:
-    if reply[0] == b"lease_lost":
-        raise LeaseLost(f"sample {lease.sample_id} is no longer leased to {lease.producer_id} (lease {lease.number})")
-    assert reply[0] == b"ok", reply
 
 
 def _with_journal(sample: LeasedSample, records: Sequence[Record]) -> LeasedSample:

@@ -125,10 +125,14 @@ class ProcessRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrainerClaim:
-    """The right to take steps: incarnation 0 for a run's first trainer, one more for each that follows."""
+    """The right to take steps: incarnation 0 for a run's first trainer, one more for each that follows.
+
+    `nonce` is the fence: after Redis lost a claim, another one may get its number again.
+    """
 
     incarnation: int
     ledger_steps: int
+    nonce: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,13 @@
-"""What the trainer asks of the buffer: batches that are recorded in the call that takes them, and their samples."""
+"""What the trainer asks of the buffer: batches that are recorded in the call that takes them, and their samples.
+
+After a restart or failover, which may have cost Redis the ledger's tail, the scripts refuse the trainer's next call and
+admit nothing until the trainer has asserted its ledger again. It does so by itself, from the entries that it was given
+since the oldest checkpoint kept.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,20 +16,33 @@ import orjson
 from stream_rl.buffer.connection import Connection, nonce
 from stream_rl.buffer.journals import Stored, read_journals, split
 from stream_rl.buffer.records import Record, TrainerClaim, Waiting
-from stream_rl.errors import CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
+from stream_rl.errors import BufferUnavailable, CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
 from stream_rl.sample import Group, LedgerEntry, Sample, SampleId, Status, StopReason
+
+logger = logging.getLogger(__name__)
+
+ASSERTIONS = 3
+"""Restarts of Redis that one call outlasts."""
 
 
 class TrainerCalls:
-    """The trainer's side of TrajectoryBuffer. All of these raise BufferUnavailable."""
+    """The trainer's side of TrajectoryBuffer. All of these raise BufferUnavailable.
+
+    `torn_groups` are groups that were trained and whose records Redis then lost: no resume can replay them, so a
+    checkpoint should cover them soon. Whoever has taken it empties the set.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._entries: dict[int, bytes] = {}
+        self.torn_groups: set[int] = set()
 
     async def claim_trainer(self) -> TrainerClaim:
         """Makes this process the run's trainer: every older claim is refused from now on."""
-        incarnation, steps = await self._connection.script("claim_trainer", nonce())
-        return TrainerClaim(int(incarnation), int(steps))
+        token = nonce()
+        incarnation, steps = await self._connection.script("claim_trainer", token)
+        self._entries.clear()
+        return TrainerClaim(int(incarnation), int(steps), token)
 
     async def take_step(self, claim: TrainerClaim, step: int) -> LedgerEntry | Waiting:
         """The groups that step `step` (from 1) trains on.
@@ -34,18 +53,18 @@ class TrainerCalls:
         Raises:
             TrainerSuperseded: another trainer has claimed the run.
             NoTrainableBatch: max_untrainable_completions groups in a row were filtered or dead-lettered.
-            LedgerMismatch: the step lies beyond the ledger's end (Redis lost its tail), or was retired.
+            LedgerMismatch: the step lies beyond the ledger's end, or was retired, or Redis lost entries that this
+                trainer does not know either.
         """
-        reply = await self._connection.script("take_step", claim.incarnation, step)
+        reply = await self._as_trainer(claim, "take_step", step)
         kind, *rest = reply
         match kind:
             case b"entry":
+                self._entries[step] = rest[0]
                 return _entry(step, rest[0])
             case b"waiting":
                 reason, live, complete, joining = rest
                 return Waiting(reason.decode(), int(live), int(complete), int(joining))
-            case b"superseded":
-                raise _superseded(claim, rest[0])
             case b"untrainable":
                 raise NoTrainableBatch(
                     f"{int(rest[0])} groups in a row were filtered or dead-lettered: see setting "
@@ -99,18 +118,48 @@ class TrainerCalls:
     async def checkpoints_kept(self, claim: TrainerClaim, oldest_step: int) -> None:
         """Retires the ledger up to `oldest_step`, the oldest checkpoint kept for resume, and those groups' records.
 
-        Raises TrainerSuperseded.
+        Raises TrainerSuperseded, and LedgerMismatch as `take_step`.
         """
         more = True
         while more:
-            kind, value = await self._connection.script("retire_step", claim.incarnation, oldest_step)
-            if kind == b"superseded":
-                raise _superseded(claim, value)
+            kind, value = await self._as_trainer(claim, "retire_step", oldest_step)
             more = int(value) < oldest_step and kind == b"retired"
+        self._entries = {step: entry for step, entry in self._entries.items() if step > oldest_step}
 
     async def finish_run(self) -> None:
         """Tells every producer that the run has ended."""
         await self._connection.script("set_state", "finished")
+
+    async def _as_trainer(self, claim: TrainerClaim, name: str, *arguments: int) -> list[Any]:
+        """Runs a trainer's script; asserts the ledger first when this server has not heard it yet."""
+        for _ in range(ASSERTIONS):
+            reply: list[Any] = await self._connection.script(name, claim.incarnation, claim.nonce, *arguments)
+            if reply[0] == b"superseded":
+                raise _superseded(claim, reply[1])
+            if reply[0] != b"unasserted":
+                return reply
+            await self._reassert(claim, int(reply[1]))
+        raise BufferUnavailable(f"Redis at {self._connection.url} restarted {ASSERTIONS} times within one call")
+
+    async def _reassert(self, claim: TrainerClaim, kept: int) -> None:
+        """Writes the claim and the ledger's entries after step `kept` again."""
+        lost = range(kept + 1, max(self._entries, default=0) + 1)
+        if unknown := [step for step in lost if step not in self._entries]:
+            raise LedgerMismatch(
+                f"Redis lost its ledger after step {kept}, and this trainer does not know step {unknown[0]} either: "
+                "it lies before the oldest checkpoint kept"
+            )
+        entries = [part for step in lost for part in (step, self._entries[step])]
+        kind, *rest = await self._connection.script("reassert", claim.incarnation, claim.nonce, *entries)
+        if kind == b"superseded":
+            raise _superseded(claim, rest[0])
+        if kind == b"unopened":
+            raise LedgerMismatch(f"Redis at {self._connection.url} came back without the run: all of it is lost")
+        self.torn_groups.update(map(int, rest))
+        logger.warning(
+            "Redis came back with %d steps in its ledger; %d more were written again, %d groups of them without all "
+            "their records", kept, len(lost), len(rest),
+        )  # fmt: skip
 
     async def _hashes(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
         keys = [self._connection.key(family, member) for member in members]

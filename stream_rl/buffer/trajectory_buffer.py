@@ -22,6 +22,28 @@ One row is one transition; every transition is one atomic Lua call that may be r
     complete                take_step, in the ledger            trained
     trained                 checkpoints_kept                    retired: records deleted
 
+What restores a record that Redis lost with its newest writes (a crash before the disk was synced, a replica that was
+promoted before it had them). What is left is the run as it was a moment ago; every client knows what it did since.
+
+    lost                    restored by
+    ----------------------  -----------------------------------------------------------------------------------------
+    turns, start record     the producer: its commit is a JournalMismatch, and it re-sends from its own copy
+    outcome, failure,       the producer's next lease: Redis holds more for it than it knows of; those go back to the
+      release                 resume queue with the journals they have
+    lease (number, nonce)   leased again; the lost one writes nothing. A restart renews the nonce, so one lease names
+                              one history that only grows
+    admission               admitted again with the same prompts: the cursor went back too; lost leases write nothing
+    ledger entry, claim     the trainer, before its next step or retirement (`reassert`): the entry's groups leave
+                              whatever became of them since, and their prompts are taken. Admission waits for it
+    records of a group      nobody: such groups are torn, and the trainer takes a checkpoint that covers them at once
+      trained meanwhile
+    checkpoints_kept        the next one: it retires again from where Redis is
+    engine, its version     the supervisor (an engine it cannot find here is restarted or joins anew); an older version
+                              is still a lower bound for v0, until the next publish
+    heartbeat               the next one; after a restart every producer has a whole term before it counts as silent
+    images                  the producer: a commit that names an absent image is refused, and it puts them again
+    rules, all of the run   nobody: LedgerMismatch
+
 Invariants: only the newest lease of a sample writes, at the position it names (I4); a group is complete exactly when
 group_size siblings finished (I5); a group leaves `ready` in the call that writes it to the ledger (I6); admitted ==
 trained + filtered + dead-lettered + live (I7); admission and pull keep scheduling.py's bound (I8).

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 import torch.distributed as dist
@@ -48,6 +48,8 @@ class Feed:
         self._serve_joining = serve_joining
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._claim = TrainerClaim(0, 0)
+        self.torn = False
+        """Whether the last `take` found a trained step that cannot be replayed any more: a checkpoint must cover it."""
 
     def claim(self) -> TrainerClaim:
         """Makes this trainer the run's only one: older ones are refused from here on. A collective."""
@@ -65,9 +67,13 @@ class Feed:
             NoTrainableBatch: many groups completed in a row and none could be trained.
             TrainerSuperseded: a newer trainer has claimed the run.
         """
+        self.torn = False
         while True:
             answer = self._runner.run(self._poll(step)) if self._rank == 0 else None
-            if (entry := _decode(broadcast(_encode(answer)))) is not RunState.RUNNING:
+            message = orjson.loads(broadcast(orjson.dumps([_plain(answer), bool(self._buffer.torn_groups)])))
+            self.torn |= message[1]
+            self._buffer.torn_groups.clear()
+            if (entry := _answer(message[0])) is not RunState.RUNNING:
                 return entry if isinstance(entry, LedgerEntry) else None
 
     def load(self, entry: LedgerEntry, mini_batches: int) -> list[MiniBatch]:
@@ -111,12 +117,11 @@ class Feed:
         return RunState.RUNNING
 
 
-def _encode(answer: LedgerEntry | RunState | None) -> bytes:
-    return orjson.dumps(asdict(answer) if isinstance(answer, LedgerEntry) else answer)
+def _plain(answer: LedgerEntry | RunState | None) -> Any:
+    return asdict(answer) if isinstance(answer, LedgerEntry) else answer
 
 
-def _decode(message: bytes) -> LedgerEntry | RunState:
-    fields = orjson.loads(message)
-    if isinstance(fields, str):
-        return RunState(fields)
-    return LedgerEntry(**{**fields, "groups": tuple(fields["groups"])})
+def _answer(plain: Any) -> LedgerEntry | RunState:
+    if isinstance(plain, str):
+        return RunState(plain)
+    return LedgerEntry(**{**plain, "groups": tuple(plain["groups"])})

@@ -136,6 +136,8 @@ class Trainer:
             entry = self._feed.take(step)
         if entry is None:
             return False
+        if self._feed.torn:
+            self._checkpoint(step - 1)
         with _timed(seconds, "load"):
             mini_batches, table = self._load(entry)
         with _timed(seconds, "train"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from stream_rl.buffer.records import LeasedSample, Outcome, Record
 from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
@@ -20,6 +20,8 @@ from stream_rl.sample import Status, StopReason, Turn
 __all__ = ["BufferJournal", "Journal", "MemoryJournal"]
 
 RESENDS = 3
+
+T = TypeVar("T")
 
 
 class Journal(Protocol):
@@ -55,7 +57,8 @@ class MemoryJournal:
 class BufferJournal:
     """A leased sample's journal in the buffer, with a copy of all its records: a Redis that lost some gets them again.
 
-    `committing` is true while a commit is under way: a drain lets it finish.
+    `committing` is true while a commit is under way: a drain lets it finish. `lease` is what to give back: a restart
+    renews it.
 
     Every method raises LeaseLost when another producer has the sample, and BufferUnavailable.
     """
@@ -65,7 +68,7 @@ class BufferJournal:
     ) -> None:
         self.committing = False
         self._buffer = buffer
-        self._lease = leased.lease
+        self.lease = leased.lease
         self._environment = environment
         self._log = log
         self._records: list[Record] = [*([leased.start] if leased.start else ()), *leased.turns]
@@ -88,20 +91,20 @@ class BufferJournal:
     async def restart(self) -> None:
         """Keeps the start record alone."""
         if self._position > 1:
-            await self._fenced(self._buffer.restart(self._lease))
+            self.lease = await self._fenced(self._buffer.restart(self.lease))
         self._records = self._records[:1]
         self._position = len(self._records)
 
     async def fail(self, reason: StopReason, detail: str) -> None:
         """Gives the sample up; the buffer refills it."""
-        await self._fenced(self._buffer.fail(self._lease, reason, detail))
+        await self._fenced(self._buffer.fail(self.lease, reason, detail))
         catalog.SAMPLES_ENDED.inc(environment=self._environment, status=Status.FAILED.value, reason=reason.value)
 
     async def _send(self, outcome: Outcome | None) -> None:
         for _ in range(RESENDS):
             try:
                 await self._fenced(
-                    self._buffer.commit(self._lease, self._position, self._records[self._position :], outcome)
+                    self._buffer.commit(self.lease, self._position, self._records[self._position :], outcome)
                 )
             except JournalMismatch as mismatch:
                 catalog.COMMITS_REFUSED.inc(reason="journal_mismatch")
@@ -111,11 +114,11 @@ class BufferJournal:
             else:
                 self._position = len(self._records)
                 return
-        raise JournalMismatch(f"sample {self._lease.sample_id}: the journal shrank {RESENDS} times", self._position)
+        raise JournalMismatch(f"sample {self.lease.sample_id}: the journal shrank {RESENDS} times", self._position)
 
-    async def _fenced(self, call: Awaitable[None]) -> None:
+    async def _fenced(self, call: Awaitable[T]) -> T:
         try:
-            await call
+            return await call
         except LeaseLost:
             catalog.COMMITS_REFUSED.inc(reason="lease_lost")
             raise
@@ -129,7 +132,7 @@ class BufferJournal:
             _count_turn(turn, self._environment, commit_seconds)
 
     def _line(self, position: int, turn: Turn, commit_seconds: float) -> dict[str, object]:
-        sample = self._lease.sample_id
+        sample = self.lease.sample_id
         return {
             "time": time.time(), "sample": str(sample), "group": sample.group, "index": sample.index,
             "attempt": sample.attempt, "turn": turn.index, "complete": turn.complete, "position": position,

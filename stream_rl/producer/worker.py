@@ -68,7 +68,6 @@ async def run_producer(config: Config, *, producer_id: str, buffer_url: str, sto
 class _Live:
     """One sample being played."""
 
-    leased: LeasedSample
     episode: Episode
     journal: BufferJournal
     task: asyncio.Task[None]
@@ -123,22 +122,22 @@ class Producer:
         journal = BufferJournal(self._buffer, leased, self._rollout.environment.name, self._log)
         sample, row = rebuild(leased, self._rollout)
         episode = Episode(self._rollout, self._fleet, journal, sample, row, begun=leased.start is not None)
-        task = asyncio.create_task(self._play(leased, episode))
-        self._live[task] = _Live(leased, episode, journal, task)
+        task = asyncio.create_task(self._play(episode, journal))
+        self._live[task] = _Live(episode, journal, task)
         task.add_done_callback(self._ended)
         catalog.LIVE_SAMPLES.set(len(self._live))
 
-    async def _play(self, leased: LeasedSample, episode: Episode) -> None:
+    async def _play(self, episode: Episode, journal: BufferJournal) -> None:
         try:
             await episode.run()
         except LeaseLost as error:
             logger.info("%s", error)
         except JournalMismatch as error:
             logger.warning("sample given back: %s", error)
-            await self._buffer.release([leased.lease])
+            await self._buffer.release([journal.lease])
         else:
             if episode.sample.stop_reason is None:
-                await self._buffer.release([leased.lease])
+                await self._buffer.release([journal.lease])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._note_failure(task)
@@ -174,7 +173,7 @@ class Producer:
                 one.task.cancel()
         if late:
             await asyncio.wait([one.task for one in late], timeout=seconds / 2)
-            await self._buffer.release([one.leased.lease for one in late])
+            await self._buffer.release([one.journal.lease for one in late])
 
     async def _abort(self, episode: Episode) -> None:
         try:

@@ -121,8 +121,9 @@ class Model:
         group.state = "filtered" if filtered else "complete"
         self.untrainable = self.untrainable + 1 if filtered else 0
 
-    def restart(self, lease: Lease) -> None:
+    def restart(self, lease: Lease, renewed: Lease) -> None:
         sample = self.attempts[lease.sample_id]
+        sample.nonce = renewed.nonce
         if len(sample.journal) > 1:
             self.ended.append(("restarted", str(lease.sample_id), sample.turns))
             del sample.journal[1:]

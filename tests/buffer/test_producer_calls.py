@@ -167,10 +167,11 @@ def test_only_a_finished_episode_has_an_outcome() -> None:
 async def test_restart_keeps_the_start_and_leaves_a_record(buffer: TrajectoryBuffer) -> None:
     (held,) = await buffer.lease("p", 1)
     await buffer.commit(held.lease, 0, [START, turn(0), turn(1)])
-    for _ in range(2):
-        await buffer.restart(held.lease)
+    renewed = await buffer.restart(held.lease)
+    with pytest.raises(LeaseLost):
+        await buffer.commit(held.lease, 1, [turn(0)])
     assert await buffer.journal_turns() == {"0-0": 0}
-    await buffer.commit(held.lease, 1, [turn(0)])
+    await buffer.commit(renewed, 1, [turn(0)])
     assert [(o.kind, o.turns, o.generated, o.response_length) for o in await buffer.outcomes(9)] == [
         ("restarted", 2, 6, 10)
     ]

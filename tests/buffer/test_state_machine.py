@@ -120,7 +120,7 @@ class Buffer(RuleBasedStateMachine):
         held = self.model.holds(lease)
         try:
             for _ in range(data.draw(st.integers(1, 2))):
-                self.run(self.one.commit(lease, position, records, how))
+                self.run(self.buffer(lease.producer_id).commit(lease, position, records, how))
         except LeaseLost:
             assert not held
             self.model.refused += 1
@@ -140,17 +140,20 @@ class Buffer(RuleBasedStateMachine):
         held = self.model.holds(lease)
         done = what == "fail" and self.has_failed(lease)
         try:
-            for _ in range(times):
-                if what == "fail":
-                    self.run(self.two.fail(lease, StopReason.ENV_FAILURE, "the world broke"))
-                else:
-                    self.run(self.two.restart(lease))
+            if what == "restart":
+                renewed = self.run(self.buffer(lease.producer_id).restart(lease))
+            else:
+                for _ in range(times):
+                    self.run(self.buffer(lease.producer_id).fail(lease, StopReason.ENV_FAILURE, "the world broke"))
         except LeaseLost:
             assert not held
             return
         assert held or done
-        if held:
-            getattr(self.model, what)(lease)
+        if what == "restart":
+            self.model.restart(lease, renewed)
+            self.leases.append(renewed)
+        elif held:
+            self.model.fail(lease)
 
     def has_failed(self, lease: Lease) -> bool:
         sample = self.model.attempts[lease.sample_id]
@@ -160,8 +163,8 @@ class Buffer(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         leases = data.draw(st.lists(st.sampled_from(self.leases), max_size=3))
-        self.run(self.two.release(leases))
         for lease in leases:
+            self.run(self.buffer(lease.producer_id).release([lease]))
             if self.model.holds(lease):
                 self.model.attempts[lease.sample_id].state = "returned"
 

@@ -37,6 +37,7 @@ class ForgetfulBuffer:
     async def restart(self, lease):
         self.restarts += 1
         del self.records[1:]
+        return lease
 
 
 def turn(index: int) -> Turn:

@@ -1,15 +1,24 @@
 #!lua
 -- Hands out work: samples of silent producers go back first, then the oldest returned samples are leased, then queued
 -- ones, then new groups are admitted while admission is open. Asked again with the nonce of the holder's newest call,
--- it answers what it handed out then.
--- Keys: run, holders, held:*, resume, queue, requeued, requests, live, serving, group:*, sample:*.
+-- it answers what it handed out then. Answers also how many samples the holder now has here.
+-- Keys: run, holders, terms, held:*, resume, queue, requeued, reasserted, requests, live, serving, group:*, sample:*.
 -- ARGV: holder, nonce, count.
 local holder, nonce, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+-- While Redis was away nobody could be heard: after a restart every producer has a whole term to speak up.
+if redis.call('HGET', key_run, 'heard_on') ~= server_id() then
+  for _, heard in ipairs(redis.call('ZRANGE', key_holders, 0, -1)) do
+    redis.call('ZADD', key_holders, 'GT', now_ms() + number_of(key_terms, heard), heard)
+  end
+  redis.call('HSET', key_run, 'heard_on', server_id())
+end
 
 for _, silent in ipairs(redis.call('ZRANGEBYSCORE', key_holders, '-inf', now_ms())) do
   for _, sample in ipairs(redis.call('SMEMBERS', key_held(silent))) do give_back(sample) end
   redis.call('ZREM', key_holders, silent)
   redis.call('HDEL', key_requests, silent)
+  redis.call('HDEL', key_terms, silent)
 end
 
 local function row(sample)
@@ -19,14 +28,15 @@ local function row(sample)
 end
 
 local rows = {}
+local function answer() return {rows, redis.call('SCARD', key_held(holder))} end
 if redis.call('HGET', key_run, 'state') ~= 'running' or not redis.call('ZSCORE', key_holders, holder) then
-  return rows
+  return answer()
 end
 if redis.call('HGET', key_requests, holder) == nonce then
   for _, sample in ipairs(redis.call('SMEMBERS', key_held(holder))) do
     if redis.call('HGET', key_sample(sample), 'nonce') == nonce then rows[#rows + 1] = row(sample) end
   end
-  return rows
+  return answer()
 end
 redis.call('HSET', key_requests, holder, nonce)
 
@@ -42,17 +52,22 @@ local function hand_out(queue)
   end
 end
 
--- A given-up group that was requeued lends its prompt before any new one; the cursor then stays where it is.
+-- A given-up group that was requeued lends its prompt before any new one; the cursor then stays where it is. It moves
+-- past prompts that a lost history had trained.
 local function next_prompt(group)
   local given_up = redis.call('LPOP', key_requeued)
-  if not given_up then return group - rule('requeued') end
-  count('requeued')
-  redis.call('HSET', key_group(given_up), 'requeued_as', group)
-  return redis.call('HGET', key_group(given_up), 'prompt')
+  if given_up then
+    redis.call('HSET', key_group(given_up), 'requeued_as', group)
+    return redis.call('HGET', key_group(given_up), 'prompt')
+  end
+  local prompt
+  repeat prompt = count('prompt_cursor') - 1 until redis.call('SREM', key_reasserted, prompt) == 0
+  return prompt
 end
 
 local function admit(engine)
-  local group = count('admitted') - 1
+  local group = count('groups') - 1
+  count('admitted')
   redis.call('HSET', key_group(group), 'v0', engine, 'prompt', next_prompt(group), 'state', 'live', 'refills', 0,
     'finished', 0)
   redis.call('ZADD', key_live, engine, group)
@@ -62,10 +77,10 @@ end
 hand_out(key_resume)
 hand_out(key_queue)
 local knobs, engine, steps = knobs(), engine_version(), rule('ledger_steps')
-while #rows < wanted do
+while #rows < wanted and ledger_asserted() do
   local usable = rule('admitted') - rule('filtered') - rule('dead_lettered')
   if usable >= rule('total_groups') or not may_admit(knobs, redis.call('ZCARD', key_live), steps, engine) then break end
   admit(engine)
   hand_out(key_queue)
 end
-return rows
+return answer()

@@ -1,10 +1,13 @@
 #!lua flags=allow-oom
--- Cuts a journal to its start record: the episode begins again under the same lease.
+-- Cuts a journal to its start record: the episode begins again under the same lease, with a new nonce, so that a lease
+-- names one history that only grows: a Redis that lost the cut refuses what follows it.
 -- Keys: sample:*, journal:*, outcomes, run.
--- ARGV: sample, lease, nonce.
+-- ARGV: sample, lease, nonce, new nonce.
 local sample = ARGV[1]
 local key = key_sample(sample)
+if holds(sample, ARGV[2], ARGV[4]) then return {'ok'} end
 if not holds(sample, ARGV[2], ARGV[3]) or state_of(sample) ~= 'leased' then return {'lease_lost'} end
+redis.call('HSET', key, 'nonce', ARGV[4])
 if number_of(key, 'records') > 1 then
   record_outcome(sample, 'restarted', 'aborted', '', '')
   redis.call('LTRIM', key_journal(sample), 0, 0)

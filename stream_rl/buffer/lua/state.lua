@@ -16,6 +16,23 @@ local function rule(name) return number_of(key_run, name) end
 
 local function count(name, by) return redis.call('HINCRBY', key_run, name, by or 1) end
 
+-- Another one after every restart and failover, which may have cost Redis its newest writes.
+local function server_id() return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') end
+
+-- Whether the trainer has asserted its ledger since this server started. Until then nothing is admitted or taken.
+local function ledger_asserted() return redis.call('HGET', key_run, 'asserted_on') == server_id() end
+
+-- Why this trainer may not write, as a reply; nil when it may. A claim that Redis does not know, and that no newer one
+-- followed, was lost: it has to be asserted again, like the ledger.
+local function trainer_refused(incarnation, nonce)
+  local newest = redis.call('HGET', key_run, 'claim_nonce')
+  if newest == nonce and ledger_asserted() then return nil end
+  if newest and newest ~= nonce and tonumber(incarnation) <= rule('incarnation') then
+    return {'superseded', rule('incarnation')}
+  end
+  return {'unasserted', rule('ledger_steps')}
+end
+
 local function knobs()
   return {batch = rule('groups_per_step'), run_ahead = rule('run_ahead'), max_lag = rule('max_lag')}
 end
@@ -75,6 +92,7 @@ local function forget_sample(sample)
 end
 
 local function forget_group(group)
+  if redis.call('EXISTS', key_group(group)) == 0 then return end
   for index = 0, rule('group_size') - 1 do forget_sample(current_sample(group, index)) end
   redis.call('UNLINK', key_group(group))
 end
@@ -91,8 +109,8 @@ local function record_outcome(sample, kind, status, reason, reward)
   }))
 end
 
--- The group leaves: its unfinished siblings are dropped, whoever holds them; the finished ones are kept and listed.
-local function dead_letter(group, reason, detail)
+-- A group that leaves unfinished: its other siblings are dropped, whoever holds them. Answers the finished ones.
+local function drop_unfinished(group, reason)
   local finished = {}
   for index = 0, rule('group_size') - 1 do
     local sample = current_sample(group, index)
@@ -110,6 +128,11 @@ local function dead_letter(group, reason, detail)
       forget_sample(sample)
     end
   end
+  return finished
+end
+
+local function dead_letter(group, reason, detail)
+  local finished = drop_unfinished(group, reason)
   redis.call('HSET', key_dead, group, cjson.encode({
     v0 = number_of(key_group(group), 'v0'), prompt = number_of(key_group(group), 'prompt'), stop_reason = reason,
     detail = detail, finished = finished,

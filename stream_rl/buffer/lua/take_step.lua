@@ -2,9 +2,10 @@
 -- The ledger's entry of a step; for the step after the ledger's end, a batch by the pull rule, written to the ledger in
 -- this call.
 -- Keys: run, ledger, ready, live, group:*, engines, serving.
--- ARGV: incarnation, step.
-local step, steps = tonumber(ARGV[2]), rule('ledger_steps')
-if tonumber(ARGV[1]) ~= rule('incarnation') then return {'superseded', rule('incarnation')} end
+-- ARGV: incarnation, nonce, step.
+local refused = trainer_refused(ARGV[1], ARGV[2])
+if refused then return refused end
+local step, steps = tonumber(ARGV[3]), rule('ledger_steps')
 if step > steps + 1 then return {'behind', steps} end
 if step <= steps then
   local entry = redis.call('HGET', key_ledger, step)
@@ -26,7 +27,11 @@ if not batch then
   local joining = redis.call('HLEN', key_engines) - redis.call('ZCARD', key_serving)
   return {'waiting', reason, redis.call('ZCARD', key_live), #ready, joining}
 end
-local entry = cjson.encode({groups = batch, max_staleness = rule('max_staleness'), max_lag = rule('max_lag')})
+local prompts = {}
+for place, group in ipairs(batch) do prompts[place] = number_of(key_group(group), 'prompt') end
+local entry = cjson.encode({
+  groups = batch, prompts = prompts, max_staleness = rule('max_staleness'), max_lag = rule('max_lag'),
+})
 redis.call('HSET', key_ledger, step, entry)
 redis.call('HSET', key_run, 'ledger_steps', step)
 for _, group in ipairs(batch) do

@@ -1,0 +1,302 @@
+"""Redis comes back without its newest writes: nothing is trained twice, no prompt is skipped, and the run goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from journal_builders import RULES, START, finish, outcome, turn
+from rewinding_server import RewindingServer
+
+from stream_rl.buffer import LeasedSample, TrainerClaim, TrajectoryBuffer, Waiting
+from stream_rl.errors import CorruptRecord, LeaseLost, LedgerMismatch, TrainerSuperseded
+from stream_rl.producer.journal import BufferJournal
+from stream_rl.sample import LedgerEntry, WeightVersion
+
+
+@pytest.fixture
+def rewinding(tmp_path: Path) -> Iterator[RewindingServer]:
+    with RewindingServer(tmp_path / "data") as server:
+        yield server
+
+
+@pytest.fixture
+async def buffer(rewinding: RewindingServer) -> AsyncIterator[TrajectoryBuffer]:
+    async with await TrajectoryBuffer.connect(rewinding.url, "run") as connected:
+        await connected.open_run(replace(RULES, run_ahead=3))
+        await connected.engine_joined("engine-0", "u", 1)
+        await connected.engine_serving("engine-0", WeightVersion(0))
+        await connected.heartbeat("p", 600)
+        yield connected
+
+
+async def play(buffer: TrajectoryBuffer, count: int) -> list[LeasedSample]:
+    samples = await buffer.lease("p", count)
+    for sample in samples:
+        await finish(buffer, sample)
+    return samples
+
+
+async def entry(buffer: TrajectoryBuffer, claim: TrainerClaim, step: int) -> LedgerEntry:
+    taken = await buffer.take_step(claim, step)
+    assert isinstance(taken, LedgerEntry)
+    return taken
+
+
+async def accounts(buffer: TrajectoryBuffer) -> tuple[int, int, int, int]:
+    """Groups admitted, trained, live and complete, with I7 checked."""
+    now = await buffer.snapshot()
+    assert now.admitted == now.trained + now.filtered + now.dead_lettered + now.live
+    return now.admitted, now.trained, now.live, now.complete
+
+
+async def test_a_step_that_redis_lost_is_asserted_before_the_next(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    await play(buffer, 8)
+    rewinding.mark()
+    claim = await buffer.claim_trainer()
+    first = await entry(buffer, claim, 1)
+    rewinding.rewind()
+    assert (await buffer.snapshot()).ledger_steps == 0
+    assert await buffer.lease("p", 8) == [], "admission must wait for the ledger"
+    second = await entry(buffer, claim, 2)
+    assert (first.groups, second.groups) == ((0, 1), (2, 3))
+    assert buffer.torn_groups == set()
+    assert await entry(buffer, claim, 1) == first
+    assert [group.index for group in await buffer.load_groups(first.groups)] == [0, 1]
+    assert await accounts(buffer) == (4, 4, 0, 0)
+    assert len(await buffer.lease("p", 8)) == 8
+
+
+async def test_groups_trained_beyond_the_admissions_that_redis_kept_are_never_prompted_again(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    claim = await buffer.claim_trainer()
+    await play(buffer, 2)
+    rewinding.mark()
+    held = await buffer.lease("p", 2)
+    await play(buffer, 4)
+    assert (await entry(buffer, claim, 1)).groups == (0, 2)
+    rewinding.rewind()
+    assert isinstance(await buffer.take_step(claim, 2), Waiting)
+    assert buffer.torn_groups == {2}
+    with pytest.raises(LeaseLost):
+        await buffer.commit(held[0].lease, 0, [START])
+    assert [(s.lease.sample_id.group, s.prompt_index) for s in await buffer.lease("p", 6)] == [
+        (3, 1), (3, 1), (4, 3), (4, 3), (5, 4), (5, 4)
+    ]  # fmt: skip
+    with pytest.raises(CorruptRecord, match="group 2"):
+        await buffer.load_groups([0, 2])
+    await buffer.checkpoints_kept(claim, 1)
+    assert (await accounts(buffer))[:2] == (5, 2)
+
+
+@pytest.mark.parametrize("how", ["unfinished", "filtered", "dead"])
+async def test_a_trained_group_that_went_another_way_meanwhile_counts_as_trained(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer, how: str
+) -> None:
+    await buffer.open_run(replace(RULES, filter_zero_variance=how != "unfinished", max_refills_per_group=0))
+    claim = await buffer.claim_trainer()
+    first, *rest = await buffer.lease("p", 4)
+    for sample in rest:
+        await finish(buffer, sample, 0.1 * sample.lease.sample_id.index)
+    rewinding.mark()
+    await finish(buffer, first, 0.7)
+    taken = await entry(buffer, claim, 1)
+    rewinding.rewind()
+    if how == "filtered":
+        await finish(buffer, first, 0.1)
+    if how == "dead":
+        await buffer.fail(first.lease, outcome().stop_reason, "")
+    assert isinstance(await buffer.take_step(claim, 2), Waiting)
+    assert await entry(buffer, claim, 1) == taken
+    assert buffer.torn_groups == {0}
+    assert await accounts(buffer) == (2, 2, 0, 0)
+    assert await buffer.dead_letters() == []
+    if how == "unfinished":
+        with pytest.raises(LeaseLost):
+            await buffer.commit(first.lease, 0, [START])
+
+
+async def test_a_claim_that_redis_lost_is_asserted_unless_a_newer_one_followed(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    await play(buffer, 8)
+    await buffer.claim_trainer()
+    rewinding.mark()
+    claim = await buffer.claim_trainer()
+    first = await entry(buffer, claim, 1)
+    rewinding.rewind()
+    assert (await entry(buffer, claim, 2)).groups == (2, 3)
+    assert (await buffer.snapshot()).incarnation == claim.incarnation == 1
+    rewinding.rewind()
+    # Another trainer gets the number that was lost: the nonce tells them apart.
+    async with await TrajectoryBuffer.connect(rewinding.url, "run") as other:
+        newer = await other.claim_trainer()
+        assert newer.incarnation == claim.incarnation
+        with pytest.raises(TrainerSuperseded):
+            await buffer.take_step(claim, 3)
+        assert (await entry(other, newer, 1)).groups == first.groups
+
+
+async def test_a_ledger_that_nobody_remembers_is_named(buffer: TrajectoryBuffer, rewinding: RewindingServer) -> None:
+    rewinding.mark()
+    claim = await buffer.claim_trainer()
+    for step in (1, 2):
+        await play(buffer, 4)
+        await entry(buffer, claim, step)
+    await buffer.checkpoints_kept(claim, 1)
+    rewinding.rewind()
+    with pytest.raises(LedgerMismatch, match="does not know step 1 either"):
+        await buffer.take_step(claim, 3)
+
+
+async def test_a_redis_that_comes_back_empty_is_named(buffer: TrajectoryBuffer, rewinding: RewindingServer) -> None:
+    claim = await buffer.claim_trainer()
+    await buffer._connection.pipeline(lambda pipe: pipe.flushdb())
+    with pytest.raises(LedgerMismatch, match="without the run"):
+        await buffer.take_step(claim, 1)
+
+
+async def test_a_journal_that_lost_its_tail_even_its_start_is_sent_again(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    (sample,) = await buffer.lease("p", 1)
+    journal = BufferJournal(buffer, sample, "test")
+    rewinding.mark()
+    await journal.commit([START, turn(0)])
+    await journal.commit([turn(1)])
+    rewinding.rewind()
+    await journal.commit([turn(2)], outcome(0.5))
+    (ended,) = await buffer.outcomes(9)
+    assert (ended.sample, ended.turns, ended.reward) == ("0-0", 3, 0.5)
+
+
+async def test_an_end_that_redis_lost_is_played_again_from_the_last_commit(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    first, second = await buffer.lease("p", 2)
+    await buffer.commit(first.lease, 0, [START, turn(0)])
+    rewinding.mark()
+    await buffer.commit(first.lease, 2, [turn(1)], outcome())
+    await buffer.release([second.lease])
+    rewinding.rewind()
+    # The producer lives and beats: without a word from it Redis would believe for ever that it plays them.
+    await buffer.heartbeat("p", 600)
+    await buffer.lease("p", 1)
+    again = {str(s.lease.sample_id): s for s in await buffer.lease("p", 2)}
+    assert [turn.index for turn in again["0-0"].turns] == [0]
+    assert "0-1" in again
+
+
+async def test_a_lease_that_redis_lost_writes_nothing(buffer: TrajectoryBuffer, rewinding: RewindingServer) -> None:
+    (old,) = await buffer.lease("p", 1)
+    await buffer.commit(old.lease, 0, [START, turn(0)])
+    await buffer.release([old.lease])
+    rewinding.mark()
+    (lost,) = await buffer.lease("p", 1)
+    await buffer.commit(lost.lease, 2, [turn(1)])
+    rewinding.rewind()
+    with pytest.raises(LeaseLost):
+        await buffer.commit(lost.lease, 3, [turn(2)])
+    (again,) = await buffer.lease("p", 1)
+    assert (again.lease.number, len(again.turns)) == (lost.lease.number, 1)
+    with pytest.raises(LeaseLost):
+        await buffer.commit(lost.lease, 2, [turn(2)])
+    await buffer.commit(again.lease, 2, [turn(1)])
+
+
+async def test_turns_of_a_restart_that_redis_lost_never_follow_the_old_ones(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    (sample,) = await buffer.lease("p", 1)
+    await buffer.commit(sample.lease, 0, [START, turn(0)])
+    rewinding.mark()
+    renewed = await buffer.restart(sample.lease)
+    await buffer.commit(renewed, 1, [turn(0)])
+    rewinding.rewind()
+    # Record 2 is what the old journal expects next as well; it would be the second half of another episode.
+    with pytest.raises(LeaseLost):
+        await buffer.commit(renewed, 2, [turn(1)])
+
+
+async def test_producers_that_could_not_beat_while_redis_was_away_keep_their_samples(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    (sample,) = await buffer.lease("p", 1)
+    # The outage outlasted the lease: its end by the server's clock is long past.
+    key = buffer._connection.key("holders")
+    await buffer._connection.pipeline(lambda pipe: pipe.zadd(key, {buffer._holder("p"): 1}))
+    rewinding.mark()
+    rewinding.rewind()
+    async with await TrajectoryBuffer.connect(rewinding.url, "run") as other:
+        await other.heartbeat("q", 600)
+        assert [str(s.lease.sample_id) for s in await other.lease("q", 1)] == ["0-1"]
+    await buffer.commit(sample.lease, 0, [START])
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_is_lost_whenever_each_prompt_is_trained_once(rewinding: RewindingServer, seed: int) -> None:
+    chance = random.Random(seed)
+    steps = 6
+    async with await TrajectoryBuffer.connect(rewinding.url, "run") as buffer:
+        await buffer.open_run(replace(RULES, total_groups=2 * steps, max_refills_per_group=9))
+        await buffer.engine_joined("engine-0", "u", 1)
+        await buffer.engine_serving("engine-0", WeightVersion(0))
+        claim, ledger, prompts, saved = await buffer.claim_trainer(), {}, {}, 0
+        playing: list[LeasedSample] = []
+        rewinding.mark()
+        while len(ledger) < steps:
+            event = chance.choices(["play", "train", "mark", "rewind", "checkpoint"], [12, 4, 2, 1, 1])[0]
+            if event == "mark":
+                rewinding.mark()
+            elif event == "rewind":
+                rewinding.rewind()
+                marked = (await buffer.snapshot()).ledger_steps
+                assert marked >= saved or len(ledger) == saved
+            elif event == "checkpoint" and ledger:
+                rewinding.mark()
+                saved = len(ledger) - 1
+                await buffer.checkpoints_kept(claim, saved)
+            elif event == "train":
+                taken = await buffer.take_step(claim, len(ledger) + 1)
+                if isinstance(taken, LedgerEntry):
+                    ledger[taken.step] = taken
+                    prompts |= {g.index: g.prompt_index for g in await buffer.load_groups(taken.groups)}
+                    await buffer.engine_serving("engine-0", WeightVersion(taken.step))
+            else:
+                await buffer.heartbeat("p", 600)
+                playing += await buffer.lease("p", chance.randint(1, 4))
+                chance.shuffle(playing)
+                playing = await _play_some(buffer, playing, chance)
+            await accounts(buffer)
+        groups = [group for taken in ledger.values() for group in taken.groups]
+        assert len(set(groups)) == 2 * steps
+        assert sorted(prompts[group] for group in groups) == list(range(2 * steps))
+        for step in range(saved + 1, steps + 1):
+            assert await entry(buffer, claim, step) == ledger[step]
+
+
+async def _play_some(
+    buffer: TrajectoryBuffer, playing: list[LeasedSample], chance: random.Random
+) -> list[LeasedSample]:
+    """Ends some of the samples, loses some, and answers those that are still played."""
+    kept = []
+    for sample in playing:
+        journal = BufferJournal(buffer, sample, "test")
+        try:
+            match chance.choice(["finish", "finish", "fail", "keep"]):
+                case "keep":
+                    kept.append(sample)
+                case "fail":
+                    await journal.fail(outcome().stop_reason, "")
+                case _:
+                    records = [] if sample.start else [START]
+                    await journal.commit([*records, turn(len(sample.turns))], outcome(chance.random()))
+        except LeaseLost:
+            continue
+    return kept
