@@ -70,7 +70,11 @@ class DataConfig(Settings):
     """Where prompts come from. Without `path` the environment's own `prompt(seed, index, args)` gives them."""
 
     path: str | None = None
-    """A .jsonl or .parquet file; each row is one prompt."""
+    """Rows of prompts: a .jsonl or .parquet file, a folder of Parquet files or of `save_to_disk`, or a hub dataset."""
+    split: str = "train"
+    """Of a dataset with splits, the one to take."""
+    subset: str | None = None
+    """Of a hub dataset with several configurations, the one to take."""
     prompt_field: str = "prompt"
     """The row's field with the prompt: text or a list of chat messages."""
     label_field: str = "label"

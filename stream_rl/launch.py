@@ -22,6 +22,7 @@ from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.engine.ports import HOST, free_port
 from stream_rl.errors import ConfigError, NoTrainableBatch, ProcessDied, UserError
+from stream_rl.producer.prompts import prompt_basis
 from stream_rl.recording import Progress
 from stream_rl.run_lock import run_lock
 from stream_rl.supervision import Supervisor
@@ -82,6 +83,7 @@ def _make_folder(folder: Path) -> None:
 async def _run(config: Config, resume: bool, progress: Progress) -> dict[str, Any]:
     with _buffer_server(config) as (server, url):
         async with await TrajectoryBuffer.of(config, url) as buffer:
+            await buffer.settle_prompts(await asyncio.to_thread(prompt_basis, config))
             supervisor = Supervisor(config, buffer, server, RayProcesses(config, url), progress)
             return await supervisor.run(url, resume=resume)
 

@@ -25,9 +25,9 @@ def prompt(seed: int, index: int, _args: Any = None) -> dict[str, Any]:
     return {"prompt": "guess", "label": random.Random(f"guess_number {seed} {index}").randint(LOWEST, HIGHEST)}
 
 
-def build_env(sample: Any = None, args: Any = None, **_: Any) -> GuessNumber:
-    """An episode whose number is `sample.label`. `args.blank_observations` answers every guess with one word."""
-    return GuessNumber(int(sample.label), blank=bool(getattr(args, "blank_observations", False)))
+def build_env(sample: Any = None, args: Any = None, *, blank_observations: bool = False, **_: Any) -> GuessNumber:
+    """An episode whose number is `sample.label`. `blank_observations` answers every guess with one word."""
+    return GuessNumber(int(sample.label), blank=bool(blank_observations))
 
 
 class GuessNumber(BaseInteractionEnv):

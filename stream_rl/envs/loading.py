@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,17 @@ class EnvironmentModule:
     name       short name: the label of its metrics
     build_env  `build_env(sample=EnvSample, args=namespace)` makes one environment for one episode
     prompt     `prompt(seed, index, args) -> {"prompt": ..., "label": ...}`, or None where only a dataset has prompts
+    takes      what `build_env` takes by name besides `sample` and `args`: then only these may be in `environment.args`
     """
 
     name: str
     build_env: Callable[..., Any]
     prompt: PromptGenerator | None = None
+    takes: frozenset[str] = frozenset()
+
+    def named(self, args: Any) -> dict[str, Any]:
+        """What of the namespace `args` is handed to `build_env` by name as well."""
+        return {name: value for name, value in vars(args).items() if name in self.takes}
 
 
 def load_environment(path: str) -> EnvironmentModule:
@@ -49,7 +56,16 @@ def load_environment(path: str) -> EnvironmentModule:
     prompt = getattr(module, "prompt", None)
     if prompt is not None and not callable(prompt):
         raise EnvironmentLoadError(f"environment.path={path!r}: its prompt is no function prompt(seed, index, args)")
-    return EnvironmentModule(path.rpartition(".")[2], build_env, prompt)
+    return EnvironmentModule(path.rpartition(".")[2], build_env, prompt, _takes(build_env))
+
+
+def _takes(build_env: Callable[..., Any]) -> frozenset[str]:
+    try:
+        parameters = inspect.signature(build_env).parameters.values()
+    except (TypeError, ValueError):  # a callable of C has no signature
+        return frozenset()
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return frozenset(p.name for p in parameters if p.kind in by_name) - {"sample", "args"}
 
 
 def _exists(path: str) -> bool:

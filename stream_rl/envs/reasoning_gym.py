@@ -26,14 +26,17 @@ _DATASET_SIZE = 1_000_000
 
 def prompt(seed: int, index: int, args: Any) -> dict[str, Any]:
     """The task with this index; the label says where it came from, so that `build_env` can make it again."""
-    item = _dataset(*_settings(args), seed)[index % _DATASET_SIZE]
+    settings = _settings(getattr(args, "dataset", None), getattr(args, "config", None))
+    item = _dataset(*settings, seed)[index % _DATASET_SIZE]
     return {"prompt": item["question"], "label": {"seed": seed, "index": index}}
 
 
-def build_env(sample: Any = None, args: Any = None, **_: Any) -> ReasoningGym:
+def build_env(
+    sample: Any = None, args: Any = None, *, dataset: Any = None, config: Any = None, **_: Any
+) -> ReasoningGym:
     """An episode on the task that `sample.label` ({"seed", "index"}) names."""
-    dataset = _dataset(*_settings(args), int(sample.label["seed"]))
-    return ReasoningGym(dataset, dataset[int(sample.label["index"]) % _DATASET_SIZE])
+    tasks = _dataset(*_settings(dataset, config), int(sample.label["seed"]))
+    return ReasoningGym(tasks, tasks[int(sample.label["index"]) % _DATASET_SIZE])
 
 
 class ReasoningGym(BaseInteractionEnv):
@@ -69,11 +72,10 @@ class ReasoningGym(BaseInteractionEnv):
         self._best = float(state["best"])
 
 
-def _settings(args: Any) -> tuple[str, bytes]:
-    name = getattr(args, "dataset", None)
-    if not name:
+def _settings(dataset: Any, config: Any) -> tuple[str, bytes]:
+    if not dataset:
         raise EnvironmentLoadError("environment.args.dataset is missing: name a generator, for instance chain_sum")
-    return str(name), orjson.dumps(getattr(args, "config", None) or {})
+    return str(dataset), orjson.dumps(config or {})
 
 
 @functools.lru_cache(maxsize=16)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from stream_rl.config import Config
-from stream_rl.envs.loading import load_environment
+from stream_rl.preflight.environment import check_environment
 from stream_rl.preflight.folder import check_folder
 from stream_rl.preflight.machine import check_machine, check_ports
 from stream_rl.preflight.model import check_model
@@ -29,7 +29,7 @@ def preflight(config: Config, *, resume: bool = False) -> None:
     check_folder(config, resume)
     check_ports(config)
     check_machine(config)
-    load_environment(config.environment.path)
+    check_environment(config)
     asyncio.run(check_redis(config, resume))
     check_model(config)
     asyncio.run(check_engines(config))

@@ -33,6 +33,7 @@ def check_folder(config: Config, resume: bool) -> None:
     _check_writable(config)
     if resume:
         check_same_run(config)
+        _check_trajectories(config)
         with run_lock(folder):
             pass
 
@@ -45,7 +46,13 @@ def check_same_run(config: Config) -> None:
     except ConfigError as error:
         raise ConfigError(f"the settings in {path} cannot be read, {error}") from error
     settled = {
+        "seed": (config.seed, begun.seed),
+        "rollout.groups_per_step": (config.rollout.groups_per_step, begun.rollout.groups_per_step),
         "rollout.group_size": (config.rollout.group_size, begun.rollout.group_size),
+        "data.prompt_field": (config.data.prompt_field, begun.data.prompt_field),
+        "data.split": (config.data.split, begun.data.split),
+        "data.subset": (config.data.subset, begun.data.subset),
+        "data.shuffle": (config.data.shuffle, begun.data.shuffle),
         "environment.path": (config.environment.path, begun.environment.path),
         "model.path": (os.path.realpath(config.model.path), os.path.realpath(begun.model.path)),
     }
@@ -55,6 +62,16 @@ def check_same_run(config: Config) -> None:
                 f"{setting}={now}, but the run in {config.run} was begun with {before}: "
                 "set it back, or start a new run in another folder"
             )
+
+
+def _check_trajectories(config: Config) -> None:
+    """Checkpoints replay what the ledger after them says: without the buffer they cannot go on."""
+    folder = config.folder
+    if config.buffer.url is None and any(folder.glob("checkpoints/step-*")) and not (folder / "buffer").exists():
+        raise ConfigError(
+            f"run={config.run} has checkpoints, but its trajectories (buffer/) were purged: start a new run in another "
+            "folder"
+        )
 
 
 def _check_writable(config: Config) -> None:

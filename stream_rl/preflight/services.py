@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ from stream_rl.config import Config, ModelConfig
 from stream_rl.engine.client import EngineClient, ServerInfo
 from stream_rl.errors import BufferUnavailable, ConfigError, EngineError, ModelError
 from stream_rl.producer.loading import load_vocab_size
+from stream_rl.producer.prompts import prompt_basis
 
 __all__ = ["check_engines", "check_redis", "check_serves"]
 
@@ -17,7 +19,7 @@ SECONDS = 5.0
 
 
 async def check_redis(config: Config, resume: bool) -> None:
-    """Redis must answer, accept the password, keep what it is given, and hold no other run of this name.
+    """Redis must answer, accept the password, keep what it is given, and hold this run's prompts or no run of its name.
 
     Raises:
         ConfigError: it does not.
@@ -28,10 +30,17 @@ async def check_redis(config: Config, resume: bool) -> None:
     try:
         async with await TrajectoryBuffer.of(config, config.buffer.url, timeout=timeout) as buffer:
             evicts, begun = await buffer.evicts(), await buffer.was_opened()
+            if resume:
+                await buffer.check_prompts(await asyncio.to_thread(prompt_basis, config))
     except BufferUnavailable as error:
         raise ConfigError(f"{error}; or leave buffer.url empty for an embedded server") from error
     if evicts:
         raise ConfigError("the Redis of buffer.url drops keys when it is full: set its maxmemory-policy to noeviction")
+    if resume and not begun and any(config.folder.glob("checkpoints/step-*")):
+        raise ConfigError(
+            f"run={config.run} has checkpoints, but the Redis of buffer.url holds nothing of it: name the one that it "
+            "was begun with, or start a new run in another folder"
+        )
     if begun and not resume:
         raise ConfigError(
             f"the Redis of buffer.url holds a run called {config.name!r} already: "

@@ -70,7 +70,8 @@ class EnvSession:
     async def build(self) -> None:
         """Makes a new environment, without `reset`. Raises EnvInfraError, EnvFatalError or UserError."""
         await self.close()
-        self._env = await self._call(lambda: self._module.build_env(sample=self._sample, args=self._args))
+        named = self._module.named(self._args)
+        self._env = await self._call(lambda: self._module.build_env(sample=self._sample, args=self._args, **named))
         for method in ("reset", "step"):
             if not callable(getattr(self._env, method, None)):
                 raise EnvFatalError(f"build_env must return an environment, not {self._env!r:.80}: it has no {method}")

@@ -7,21 +7,21 @@ Index i of a dataset with n rows is row order(i // n)[i % n]: epoch i // n, shuf
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import orjson
+from numpy.typing import NDArray
 
 from stream_rl.config import Config, DataConfig
 from stream_rl.envs.base import Message
 from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError, UserError
+from stream_rl.producer.dataset_rows import MISSING, Rows, digest, open_rows
 
-__all__ = ["PromptRow", "PromptSource", "open_prompts"]
+__all__ = ["PromptRow", "PromptSource", "open_prompts", "prompt_basis"]
 
 Prompt = str | Sequence[Message]
 
@@ -81,25 +81,22 @@ class GeneratedPrompts(PromptSource):
 
 
 class DatasetPrompts(PromptSource):
-    """Rows of a file, epoch after epoch.
+    """Rows of a dataset, epoch after epoch. Looks at every prompt once and keeps its length: 8 bytes a row.
 
     Raises:
-        DataError: a row has no prompt in `data.prompt_field`; the message names row, field and the nearest one it has.
+        DataError: a row has no prompt in `data.prompt_field`; the message names file, row, field and the nearest field.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], config: DataConfig, seed: int) -> None:
-        for number, row in enumerate(rows, 1):
-            _check_prompt(row, number, config)
+    def __init__(self, rows: Rows, config: DataConfig, seed: int) -> None:
         self._rows = rows
         self._config = config
         self._seed = seed
-        self._order: tuple[int, np.ndarray[Any, Any]] = (-1, np.zeros(0, np.int64))
+        self._lengths = np.fromiter(self._checked_lengths(), np.int64, len(rows))
+        self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
     def longest(self, count: int) -> list[PromptRow]:
         """The `count` rows whose prompts are written longest: where one is too long, one of these is."""
-        field = self._config.prompt_field
-        chosen = sorted(range(len(self._rows)), key=lambda number: -len(str(self._rows[number][field])))[:count]
-        return [self._row(number) for number in chosen]
+        return [self._row(int(number)) for number in np.argsort(-self._lengths, kind="stable")[:count]]
 
     def row(self, prompt_index: int) -> PromptRow:
         """The row with this index."""
@@ -114,7 +111,22 @@ class DatasetPrompts(PromptSource):
             {"row": number + 1, **fields},
         )
 
-    def _epoch_order(self, epoch: int) -> np.ndarray[Any, Any]:
+    def _checked_lengths(self) -> Iterator[int]:
+        name = self._config.prompt_field
+        for number, prompt in enumerate(self._rows.column(name)):
+            if not _is_prompt(prompt):
+                raise DataError(self._what_is_wrong(number, prompt))
+            yield len(str(prompt))
+
+    def _what_is_wrong(self, number: int, prompt: Any) -> str:
+        name, place = self._config.prompt_field, self._rows.place(number)
+        if prompt is not MISSING:
+            return f"{place}: field {name!r} must be text or a list of chat messages"
+        near = difflib.get_close_matches(name, list(self._rows[number]), n=1, cutoff=0.0)
+        hint = f"did you mean {near[0]!r}?" if near else "the row is empty"
+        return f"{place} has no field data.prompt_field={name!r}: {hint}"
+
+    def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
         if self._order[0] != epoch:
             self._order = (epoch, np.random.default_rng((self._seed, epoch)).permutation(len(self._rows)))
         return self._order[1]
@@ -130,64 +142,28 @@ def open_prompts(
     """
     seed = config.seed + (HELD_OUT if held_out else 0)
     if config.data.path is not None:
-        return DatasetPrompts(read_rows(config.data.path), config.data, seed)
+        return DatasetPrompts(open_rows(config.data), config.data, seed)
     if environment.prompt is None:
         raise DataError(f"environment {environment.name!r} makes no prompts of its own: set data.path to a dataset")
     return GeneratedPrompts(environment.prompt, seed, args)
 
 
-def read_rows(path: str) -> list[dict[str, Any]]:
-    """All rows of a .jsonl or .parquet file. Raises DataError naming data.path."""
-    file = Path(path)
-    if not file.is_file():
-        raise DataError(f"data.path={path!r} is no file")
-    if file.suffix == ".jsonl":
-        rows = _read_jsonl(file)
-    elif file.suffix == ".parquet":
-        rows = _read_parquet(file)
-    else:
-        raise DataError(f"data.path={path!r} must end with .jsonl or .parquet")
-    if not rows:
-        raise DataError(f"data.path={path!r} has no rows")
-    return rows
+def prompt_basis(config: Config) -> dict[str, Any]:
+    """What a run's prompts and their numbers rest on, setting -> JSON value: it must stay while the run goes on.
 
-
-def _read_jsonl(file: Path) -> list[dict[str, Any]]:
-    rows = []
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise DataError(f"data.path={str(file)!r} line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise DataError(f"data.path={str(file)!r} line {number} must be an object")
-        rows.append(row)
-    return rows
-
-
-def _read_parquet(file: Path) -> list[dict[str, Any]]:
-    import pyarrow  # noqa: PLC0415 - slow to import: only runs with such a file pay
-    import pyarrow.parquet  # noqa: PLC0415
-
-    try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
-    except (OSError, pyarrow.ArrowInvalid) as error:
-        raise DataError(f"data.path={str(file)!r} is no Parquet file: {error}") from error
-    return rows
-
-
-def _check_prompt(row: Mapping[str, Any], number: int, config: DataConfig) -> None:
-    name = config.prompt_field
-    if name not in row:
-        near = difflib.get_close_matches(name, list(row), n=1, cutoff=0.0)
-        hint = f"did you mean {near[0]!r}?" if near else "the row is empty"
-        raise DataError(f"row {number} of data.path={config.path!r} has no field data.prompt_field={name!r}: {hint}")
-    if not _is_prompt(row[name]):
-        raise DataError(
-            f"row {number} of data.path={config.path!r}: field {name!r} must be text or a list of chat messages"
-        )
+    Reads the dataset's files whole, a second or so for each GB. Raises DataError.
+    """
+    basis: dict[str, Any] = {
+        "seed": config.seed,
+        "rollout.groups_per_step": config.rollout.groups_per_step,
+        "rollout.group_size": config.rollout.group_size,
+        "data.path": None,
+    }
+    if config.data.path is not None:
+        rows = open_rows(config.data)
+        basis["data.path"] = {"rows": len(rows), "digest": digest(rows)}
+        basis |= {"data.prompt_field": config.data.prompt_field, "data.shuffle": config.data.shuffle}
+    return basis
 
 
 def _is_prompt(prompt: Any) -> bool:

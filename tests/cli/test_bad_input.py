@@ -44,6 +44,10 @@ def test_good_settings_are_ready(stream_rl: StreamRL, settings: Path) -> None:
         ("scheduling.max_lag=1", "scheduling: max_staleness=8 is more than max_lag=1: lower it"),
         ("environment.path=gues_number", "environment.path='gues_number' is no module: did you mean 'guess_number'?"),
         ("environment.path=json", "environment.path='json' has no build_env"),
+        (
+            "environment.args.blank=1",
+            "environment.args.blank is nothing that environment.path='guess_number' takes: did",
+        ),
         ("model.chat_template=/absent.jinja", "model.chat_template='/absent.jinja': No such file"),
         ("data.path=/absent.jsonl", "data.path='/absent.jsonl' is no file"),
         ("rollout.max_context_len=8", "a prompt of 9 tokens leaves no room within rollout.max_context_len=8"),
@@ -105,7 +109,7 @@ def test_a_tokenizer_without_a_chat_template(
 def test_a_row_without_the_prompt_field(stream_rl: StreamRL, settings: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "guess", "label": 3}\n{"promt": "guess"}\n')
     message = refused(stream_rl("train", settings, f"data.path={tmp_path / 'rows.jsonl'}"))
-    assert message.startswith("row 2 of data.path=")
+    assert message.startswith("line 2 of data.path=")
     assert "has no field data.prompt_field='prompt': did you mean 'promt'?" in message
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -50,10 +49,9 @@ async def test_halving_finds_every_number_in_four_guesses():
 
 
 async def test_blanked_answers_say_nothing():
-    args = SimpleNamespace(blank_observations=True)
     answers = set()
     for number in range(1, 8):
-        env = build_env(EnvSample("guess", number), args)
+        env = build_env(EnvSample("guess", number), blank_observations=True)
         answers |= {(await step(env, guess))[0] for guess in ("8", "guess")}
 
     assert answers == {"invalid"}

@@ -19,7 +19,7 @@ def answer_of(made) -> str:
 
 def test_a_wrong_answer_is_answered_and_another_try_can_solve_it():
     made = prompt(0, 5, ARGS)
-    env = build_env(EnvSample(made["prompt"], made["label"]), ARGS)
+    env = build_env(EnvSample(made["prompt"], made["label"]), **vars(ARGS))
     env.reset()
 
     observation, done, first = env.step("<answer>1000</answer>")
@@ -33,7 +33,7 @@ def test_a_wrong_answer_is_answered_and_another_try_can_solve_it():
 
 def test_the_answer_may_stand_without_marks_and_an_empty_one_is_none():
     made = prompt(0, 6, ARGS)
-    env = build_env(EnvSample(made["prompt"], made["label"]), ARGS)
+    env = build_env(EnvSample(made["prompt"], made["label"]), **vars(ARGS))
 
     with pytest.raises(ActionError, match="empty"):
         env.step("  ")
@@ -42,7 +42,7 @@ def test_the_answer_may_stand_without_marks_and_an_empty_one_is_none():
 
 def test_the_best_score_survives_a_snapshot_and_is_not_paid_twice():
     made = prompt(0, 7, ARGS)
-    first, second = (build_env(EnvSample(made["prompt"], made["label"]), ARGS) for _ in range(2))
+    first, second = (build_env(EnvSample(made["prompt"], made["label"]), **vars(ARGS)) for _ in range(2))
     first.step(answer_of(made))
     second.load_state_dict(first.state_dict())
 

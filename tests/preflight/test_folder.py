@@ -53,6 +53,10 @@ def test_there_must_be_a_run_to_resume(config: Make) -> None:
     ("changed", "message"),
     [
         ({"rollout": {"group_size": 4}}, "rollout.group_size=4, but the run in "),
+        ({"rollout": {"groups_per_step": 4}}, "rollout.groups_per_step=4, but the run in "),
+        ({"seed": 4}, "seed=4, but the run in "),
+        ({"data": {"shuffle": False}}, "data.shuffle=False, but the run in "),
+        ({"data": {"split": "dev"}}, "data.split=dev, but the run in "),
         ({"environment": {"path": "arithmetic"}}, "environment.path=arithmetic, but the run in "),
         ({"model": {"path": "another"}}, "/another, but the run in "),
     ],
@@ -65,6 +69,15 @@ def test_a_run_goes_on_as_it_was_begun(config: Make, changed: dict[str, object],
 def test_a_run_may_go_on_with_more_steps_and_a_model_under_another_path(config: Make, tiny_model: Path) -> None:
     begin(config())
     check_folder(config(trainer={"steps": 999}, model={"path": os.path.relpath(tiny_model)}), True)
+
+
+def test_a_run_whose_trajectories_were_purged_does_not_go_on(config: Make) -> None:
+    begin(config())
+    check_folder(config(), True)
+    (config().folder / "checkpoints" / "step-000020").mkdir(parents=True)
+    assert "its trajectories (buffer/) were purged" in refusal(config(), resume=True)
+    (config().folder / "buffer").mkdir()
+    check_folder(config(), True)
 
 
 def test_settings_that_were_damaged_are_named_by_their_file(config: Make) -> None:

@@ -13,6 +13,7 @@ from stream_rl.config import Config
 from stream_rl.engine.client import ServerInfo
 from stream_rl.errors import ConfigError
 from stream_rl.preflight.services import check_engines, check_redis, check_serves
+from stream_rl.producer.prompts import prompt_basis
 from stream_rl.testing import FakeEngineServer, scripted
 
 Make = Callable[..., Config]
@@ -34,6 +35,29 @@ async def test_a_redis_with_a_run_of_this_name(config: Make, redis: str) -> None
         await check_redis(settings, False)
     await check_redis(settings, True)
     await check_redis(config(buffer={"url": redis}, run="another"), False)
+
+
+async def test_a_redis_with_this_runs_other_prompts(config: Make, redis: str, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "guess"}\n')
+    settings = config(buffer={"url": redis}, data={"path": str(rows)})
+    async with await TrajectoryBuffer.of(settings, redis) as buffer:
+        await buffer.open_run(RunRules.of(settings))
+        await buffer.settle_prompts(prompt_basis(settings))
+    await check_redis(settings, True)
+    rows.write_text('{"prompt": "guess"}\n{"prompt": "again"}\n')
+    with pytest.raises(ConfigError, match=r"data\.path: this run was begun with .*'rows': 1.*, not .*'rows': 2"):
+        await check_redis(settings, True)
+    with pytest.raises(ConfigError, match="seed: this run was begun with 0, not 7: set it back"):
+        await check_redis(config(buffer={"url": redis}, seed=7), True)
+
+
+async def test_a_redis_from_which_this_run_is_gone(config: Make, redis: str) -> None:
+    settings = config(buffer={"url": redis})
+    await check_redis(settings, True)
+    (settings.folder / "checkpoints" / "step-000020").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"the Redis of buffer\.url holds nothing of it"):
+        await check_redis(settings, True)
 
 
 @pytest.mark.parametrize("redis", ["--maxmemory 100mb --maxmemory-policy allkeys-lru"], indirect=True)

@@ -6,8 +6,6 @@ import asyncio
 import json
 from types import SimpleNamespace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +16,20 @@ from stream_rl.producer.loading import check_rollout, load_rollout
 from stream_rl.producer.prompts import DatasetPrompts, GeneratedPrompts, PromptRow
 
 
+class Listed(list):
+    """Rows in memory."""
+
+    files = ()
+
+    def column(self, name):
+        return [row[name] for row in self]
+
+    def place(self, number):
+        return f"row {number + 1}"
+
+
 def dataset(rows: int, **settings) -> DatasetPrompts:
-    return DatasetPrompts([{"prompt": f"p{n}", "label": n} for n in range(rows)], DataConfig(**settings), 3)
+    return DatasetPrompts(Listed({"prompt": f"p{n}", "label": n} for n in range(rows)), DataConfig(**settings), 3)
 
 
 @given(rows=st.integers(1, 30), epoch=st.integers(0, 5))
@@ -46,47 +56,11 @@ def test_epochs_are_shuffled_differently_unless_told_not_to():
     assert [plain.row(n).label for n in range(40)] == [*range(20), *range(20)]
 
 
-def test_a_row_without_the_prompt_field_names_row_field_and_the_nearest():
-    with pytest.raises(DataError, match=r"row 2 .*data\.prompt_field='prompt': did you mean 'promt'"):
-        DatasetPrompts([{"prompt": "a"}, {"promt": "b"}], DataConfig(path="x.jsonl"), 0)
-
-
 def test_a_system_prompt_stands_before_prompts_that_have_none():
     own = [{"role": "system", "content": "own"}, {"role": "user", "content": "q"}]
 
     assert [m["role"] for m in PromptRow("q").messages("be brief")] == ["system", "user"]
     assert PromptRow(own).messages("be brief") == own
-
-
-def test_jsonl_and_parquet_give_the_same_rows(config, tmp_path):
-    rows = [{"prompt": "guess", "label": n} for n in (1, 2, 3)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    sources = [
-        load_rollout(config(**{"data.path": str(tmp_path / f"rows.{kind}")})).prompts for kind in ("jsonl", "parquet")
-    ]
-
-    assert [sources[0].row(n) for n in range(6)] == [sources[1].row(n) for n in range(6)]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [
-        ("no.jsonl", None, "is no file"),
-        ("rows.csv", "a", "must end with"),
-        ("rows.jsonl", "", "has no rows"),
-        ("rows.jsonl", '{"prompt": "a"}\n{', "line 2 is not JSON"),
-        ("rows.jsonl", "[1]", "line 1 must be an object"),
-        ("rows.jsonl", '{"prompt": 3}', "must be text or a list of chat messages"),
-        ("rows.parquet", "not parquet", "no Parquet file"),
-    ],
-)
-def test_what_is_wrong_with_a_dataset_is_named(config, tmp_path, name, text, reason):
-    if text is not None:
-        (tmp_path / name).write_text(text)
-
-    with pytest.raises(DataError, match=reason):
-        load_rollout(config(**{"data.path": str(tmp_path / name)}))
 
 
 async def test_a_prompt_longer_than_its_budget_names_the_setting(config):
@@ -111,7 +85,7 @@ def test_a_prompt_that_is_too_long_is_found_wherever_it_stands(config, tmp_path)
 
 
 def test_the_longest_rows_come_first():
-    source = DatasetPrompts([{"prompt": "x" * length} for length in (1, 5, 3)], DataConfig(), 0)
+    source = DatasetPrompts(Listed({"prompt": "x" * length} for length in (1, 5, 3)), DataConfig(), 0)
 
     assert [row.prompt for row in source.longest(2)] == ["xxxxx", "xxx"]
 
@@ -121,7 +95,7 @@ def test_the_longest_rows_come_first():
 )
 def test_what_is_no_prompt_is_refused_from_a_file_and_from_an_environment(prompt):
     with pytest.raises(DataError, match="field 'prompt' must be text or a list of chat messages"):
-        DatasetPrompts([{"prompt": prompt}], DataConfig(), 0)
+        DatasetPrompts(Listed([{"prompt": prompt}]), DataConfig(), 0)
     with pytest.raises(DataError, match=r"prompt\(3, 7, args\) of the environment must give a 'prompt'"):
         GeneratedPrompts(lambda seed, index, args: {"prompt": prompt}, 3, SimpleNamespace()).row(7)
 
@@ -129,7 +103,7 @@ def test_what_is_no_prompt_is_refused_from_a_file_and_from_an_environment(prompt
 def test_an_answer_that_only_calls_tools_may_stand_in_a_prompt():
     prompt = [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "tool_calls": []}]
 
-    assert DatasetPrompts([{"prompt": prompt}], DataConfig(), 0).row(0).prompt == prompt
+    assert DatasetPrompts(Listed([{"prompt": prompt}]), DataConfig(), 0).row(0).prompt == prompt
 
 
 def test_an_environments_prompt_that_fails_is_named():

@@ -1,0 +1,26 @@
+"""The environment: it must load, and take what `environment.args` gives it."""
+
+from __future__ import annotations
+
+import difflib
+
+from stream_rl.config import Config
+from stream_rl.envs.loading import load_environment
+from stream_rl.errors import ConfigError
+
+__all__ = ["check_environment"]
+
+
+def check_environment(config: Config) -> None:
+    """`environment.args` may only have names that `build_env` takes, when it takes any by name.
+
+    Raises:
+        EnvironmentLoadError: there is no such environment.
+        ConfigError: a name is none of its own.
+    """
+    path, takes = config.environment.path, load_environment(config.environment.path).takes
+    for name in config.environment.args if takes else ():
+        if name not in takes:
+            near = difflib.get_close_matches(name, sorted(takes), n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(takes))}"
+            raise ConfigError(f"environment.args.{name} is nothing that environment.path={path!r} takes: {hint}")
