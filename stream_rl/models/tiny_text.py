@@ -45,7 +45,8 @@ def make_tiny_text(out: Path, *, seed: int = 0) -> None:
         num_key_value_heads=2,
         head_dim=16,
         max_position_embeddings=CONTEXT_LENGTH,
-        initializer_range=0.02,
+        # From 0.02 the demo needs nearly twice as many steps; from 0.1 it does not learn.
+        initializer_range=0.05,
         tie_word_embeddings=False,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -60,7 +60,7 @@ def test_the_model_has_the_size_that_learns(tiny_model: Path) -> None:
     assert model.dtype == torch.float32
     assert not config.tie_word_embeddings
     assert config.eos_token_id == model.generation_config.eos_token_id == WORDS.index("<|im_end|>")
-    assert model.get_input_embeddings().weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert model.get_input_embeddings().weight.std().item() == pytest.approx(0.05, rel=0.1)
 
 
 def test_the_seed_decides_the_weights_and_leaves_torch_alone(tiny_model: Path, tmp_path: Path) -> None:
