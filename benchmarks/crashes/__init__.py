@@ -1,0 +1,1 @@
+"""A running pipeline, the deaths it meets, and the account of what became of every acknowledged turn."""

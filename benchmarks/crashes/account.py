@@ -1,0 +1,86 @@
+"""What became of every acknowledged turn, and of every group trained.
+
+The producers' own turn logs are the record of acknowledgements: a line is written when a commit has returned, to a file
+that Redis knows nothing of. The trainer's log is the record of what was trained. A turn is lost when no trained sample
+reaches as far as its position, or when its position was acknowledged again: then the first one was gone. The history
+that survives is the last line of each step: a step that a restarted trainer replays is not trained twice.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stream_rl.buffer import RunSnapshot
+from stream_rl.metrics import turn_log
+
+LOG_SECONDS = 0.05
+"""An answer that came just before a death is written into the log just after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The figures of one run.
+
+    oldest_lost    seconds before the next death at which the oldest lost turn was acknowledged; 0 when none was lost
+    twice          groups that two steps of the surviving history trained
+    changed        steps that a replay gave other groups
+    given_up       attempts that failed or began again, which none should here
+    """
+
+    deaths: int
+    committed: int
+    lost: int
+    oldest_lost: float
+    steps: int
+    replayed: int
+    twice: int
+    changed: int
+    given_up: int
+
+
+def account(
+    logs: Sequence[Path], trained: Path, deaths: Sequence[float], given_up: set[str], ended: RunSnapshot
+) -> Account:
+    """Compares the turn logs with what was trained. Raises AssertionError when not every group of the run was."""
+    history: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    for line in turn_log.read(trained):
+        history[line["step"]].append(line)
+    surviving = {step: lines[-1] for step, lines in history.items()}
+    assert sorted(surviving) == list(range(1, len(surviving) + 1)), "a step is missing"
+    groups = Counter(group for line in surviving.values() for group in line["groups"])
+    assert len(groups) >= ended.admitted - ended.dead_lettered - ended.filtered, "a group was never trained"
+    records = {sample: count for line in surviving.values() for sample, count in line["records"].items()}
+    given_up = given_up - records.keys()
+
+    acknowledged: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for log in logs:
+        for line in turn_log.read(log):
+            if line["sample"] not in given_up:
+                acknowledged[line["sample"], line["position"]].append(line["time"])
+    lost = [
+        at
+        for (sample, position), times in acknowledged.items()
+        for at in sorted(times)[: len(times) - (position < records.get(sample, 0))]
+    ]
+    return Account(
+        deaths=len(deaths),
+        committed=sum(map(len, acknowledged.values())),
+        lost=len(lost),
+        oldest_lost=max((_before(deaths, at) for at in lost), default=0.0),
+        steps=len(surviving),
+        replayed=sum(len(lines) - 1 for lines in history.values()),
+        twice=sum(count > 1 for count in groups.values()),
+        changed=sum(len({tuple(line["groups"]) for line in lines}) > 1 for lines in history.values()),
+        given_up=len(given_up),
+    )
+
+
+def _before(deaths: Sequence[float], at: float) -> float:
+    """Seconds from an acknowledgement to the death that took it."""
+    place = bisect.bisect_left(deaths, at - LOG_SECONDS)
+    return max(deaths[place] - at, 0.0) if place < len(deaths) else float("inf")

@@ -1,0 +1,143 @@
+"""The pipeline under fire: the real producer loop, a plain trainer on the real buffer, an engine that only pretends.
+
+    fake engine ◄── producer-0, producer-1 ──► embedded Valkey ◄── trainer ── trained.jsonl, checkpoint
+
+The trainer trains nothing, but keeps the rules of one: it claims the run, replays the ledger after its checkpoint,
+writes down what it was given, publishes only when it is level, and retires only what its older checkpoint covers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from stream_rl.buffer import TrajectoryBuffer, Waiting
+from stream_rl.config import Config
+from stream_rl.metrics.turn_log import JsonLines
+from stream_rl.models.tiny_text import WORDS
+from stream_rl.producer.worker import run_producer
+from stream_rl.sample import Group, WeightVersion
+from stream_rl.testing import FakeEngineServer, Latency
+
+PRODUCERS = ("producer-0", "producer-1")
+ENGINE = "engine"
+LATENCY = Latency(token=0.015)
+TRAIN_SECONDS = 0.03
+POLL_SECONDS = 0.01
+CHECKPOINT_EVERY = 3
+
+
+def settings(run: Path, model: Path) -> dict[str, Any]:
+    """A small guessing game: episodes of up to eight turns, groups of four, samples that come back after a second."""
+    return {
+        "run": str(run),
+        "model": {"path": str(model)},
+        "environment": {"path": "guess_number"},
+        "rollout": {"groups_per_step": 4, "group_size": 4, "max_turns": 8, "max_turn_len": 4, "max_response_len": 256,
+                    "max_context_len": 512},
+        "producer": {"concurrency": 12, "lease_seconds": 1.0, "drain_seconds": 1.0},
+        "trainer": {"steps": 1_000_000},
+    }  # fmt: skip
+
+
+def guesses(seed: int) -> Callable[[Sequence[int]], Iterator[tuple[int, float]]]:
+    """Answers each prompt with a number that depends on the prompt alone, and the end token."""
+    first, end = WORDS.index("1"), WORDS.index("<|im_end|>")
+
+    def source(prompt: Sequence[int]) -> Iterator[tuple[int, float]]:
+        digest = hashlib.blake2b(np.array([seed, *prompt], np.int64).tobytes(), digest_size=2).digest()
+        return iter([(first + digest[0] % 8, -2.0), (end, -0.1)])
+
+    return source
+
+
+def serve_engine(seed: int, ready: Connection) -> None:
+    """Runs the fake engine until the process is ended; sends its URL."""
+
+    async def forever() -> None:
+        async with FakeEngineServer(guesses(seed), vocab_size=len(WORDS), latency=LATENCY) as engine:
+            ready.send(engine.url)
+            await asyncio.Event().wait()
+
+    asyncio.run(forever())
+
+
+def produce(tree: dict[str, Any], producer_id: str, url: str) -> None:
+    """A producer's process."""
+    asyncio.run(run_producer(Config.parse(tree), producer_id=producer_id, buffer_url=url, stop=asyncio.Event()))
+
+
+def train(tree: dict[str, Any], url: str, engine_url: str) -> None:
+    """The trainer's process; ends when the run has trained all its groups."""
+    asyncio.run(_train(Config.parse(tree), url, engine_url))
+
+
+async def _train(config: Config, url: str, engine_url: str) -> None:
+    checkpoint = Checkpoint(config.folder / "checkpoint")
+    async with await TrajectoryBuffer.of(config, url) as buffer, aiohttp.ClientSession(engine_url) as engine:
+        claim = await buffer.claim_trainer()
+        step = checkpoint.step + 1
+        with JsonLines(config.folder / "trained.jsonl") as log:
+            while not await _over(buffer, config, step):
+                entry = await buffer.take_step(claim, step)
+                if buffer.torn_groups:  # what was trained can no longer be replayed: a checkpoint must cover it
+                    checkpoint.write(step - 1)
+                    buffer.torn_groups.clear()
+                if isinstance(entry, Waiting):
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+                groups = await buffer.load_groups(entry.groups)
+                log.append({"step": step, "incarnation": claim.incarnation, "time": time.time(), **_content(groups)})
+                await asyncio.sleep(TRAIN_SECONDS)
+                if step > claim.ledger_steps:
+                    version = WeightVersion(step, claim.incarnation)
+                    await engine.post("/update_weight_version", json={"new_version": str(version)})
+                    await buffer.engine_serving(ENGINE, version)
+                if step % CHECKPOINT_EVERY == 0:
+                    older = checkpoint.step
+                    checkpoint.write(step)
+                    await buffer.checkpoints_kept(claim, older)
+                step += 1
+        await buffer.finish_run()
+
+
+async def _over(buffer: TrajectoryBuffer, config: Config, step: int) -> bool:
+    return step > (await buffer.snapshot()).rules.total_groups // config.rollout.groups_per_step
+
+
+def _content(groups: list[Group]) -> dict[str, Any]:
+    samples = {str(sample.sample_id): 1 + len(sample.turns) for group in groups for sample in group.samples}
+    return {"groups": [group.index for group in groups], "records": samples}
+
+
+class Checkpoint:
+    """The newest step that a restarted trainer begins after; replaced in one rename."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def step(self) -> int:
+        """0 before the first."""
+        return int(self._path.read_text()) if self._path.exists() else 0
+
+    def write(self, step: int) -> None:
+        """Covers everything up to `step`."""
+        new = self._path.with_suffix(".new")
+        new.write_text(str(step))
+        os.replace(new, self._path)
+
+
+def kill(pid: int) -> None:
+    """kill -9."""
+    os.kill(pid, signal.SIGKILL)
