@@ -26,11 +26,11 @@ import orjson
 from contenders import line_up
 from contenders.contender import Contender
 from contenders.ours import Ours
-from measures import bars, losses, memory, throughput, turns
+from measures import bars, images, losses, memory, throughput, turns
 from measures.bars import Bar
 from rich.console import Console
 
-TABLES = ("samples", "turns", "losses", "memory")
+TABLES = ("samples", "turns", "images", "losses", "memory")
 SIZES = (2048, 32768, 131072)
 
 
@@ -48,7 +48,8 @@ class Benchmark:
     def run(self) -> list[Bar]:
         """Measures and prints; returns the bars."""
         steps: dict[str, Callable[[], None]] = {
-            "samples": self._samples, "turns": self._turns, "losses": self._losses, "memory": self._memory,
+            "samples": self._samples, "turns": self._turns, "images": self._images, "losses": self._losses,
+            "memory": self._memory,
         }  # fmt: skip
         for name in self._args.only:
             steps[name]()
@@ -61,6 +62,11 @@ class Benchmark:
     def _make(self, name: str, part: str) -> Contender:
         folder = Path(tempfile.mkdtemp(prefix=f"{part}-", dir=self._folder))
         return line_up.contender(name, folder, self._args.seed, self._ray_address, self._args.fsync)
+
+    def _ours(self, part: str) -> Ours:
+        ours = self._make("ours", part)
+        assert isinstance(ours, Ours)
+        return ours
 
     def _samples(self) -> None:
         with ExitStack() as stack:
@@ -79,8 +85,7 @@ class Benchmark:
 
     def _turns(self) -> None:
         with ExitStack() as stack:
-            ours = stack.enter_context(self._make("ours", "turns"))
-            assert isinstance(ours, Ours)
+            ours = stack.enter_context(self._ours("turns"))
             queue = None
             if "tq-1" in self._args.contenders:
                 stack.enter_context(self._make("tq-1", "turns"))
@@ -89,6 +94,13 @@ class Benchmark:
         self._console.print(measured.table())
         self._bars += measured.bars()
         self._figures["turns"] = {"episodes": measured.episodes, "long": measured.long, "written": measured.written}
+
+    def _images(self) -> None:
+        with self._ours("images") as ours:
+            measured = asyncio.run(images.measure(ours, self._args.rounds, self._args.seed))
+        self._console.print(measured.table())
+        self._bars += measured.bars()
+        self._figures["images"] = {"ours": measured.ours, "naive": measured.naive}
 
     def _losses(self) -> None:
         names = [name for name in self._args.contenders if name not in ("bare", "tq-8")]
@@ -101,9 +113,7 @@ class Benchmark:
         self._figures["losses"] = measured
 
     def _memory(self) -> None:
-        ours = self._make("ours", "memory")
-        assert isinstance(ours, Ours)
-        with ours:
+        with self._ours("memory") as ours:
             table, measured, figures = memory.measure(ours, self._args.live, self._args.seed)
         self._console.print(table)
         self._bars += measured

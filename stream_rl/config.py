@@ -76,7 +76,12 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _agree(self) -> Config:
-        rollout = self.rollout
+        rollout, ready = self.rollout, self.buffer.max_ready_groups
+        if ready is not None and ready < rollout.groups_per_step:
+            raise ValueError(
+                f"buffer.max_ready_groups={ready} is less than rollout.groups_per_step={rollout.groups_per_step}: "
+                "no step could ever be taken"
+            )
         if self.trainer.mini_batches > rollout.groups_per_step:
             raise ValueError(
                 f"trainer.mini_batches={self.trainer.mini_batches} is more than "

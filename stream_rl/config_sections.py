@@ -132,6 +132,16 @@ class BufferConfig(Settings):
     """The embedded server's appendfsync: what a crash of the server itself may lose."""
     timeout: float = Field(30.0, gt=0)
     """Seconds a call waits for Redis, reconnections included, before it fails by name."""
+    room_timeout: float = Field(3600.0, gt=0)
+    """Seconds that a full buffer is waited for before `BufferFull`: no memory in Redis, or `max_journal_mib` reached."""
+    max_journal_mib: int | None = Field(None, gt=0)
+    """MiB of journals above which no group is admitted; what two checkpoints hold must fit. Empty: no limit."""
+    max_ready_groups: int | None = Field(None, gt=0)
+    """Complete groups waiting for the trainer at which no group is admitted. Empty: only `run_ahead` limits them."""
+    max_leased_samples: int | None = Field(None, gt=0)
+    """Samples that all producers together may hold at once. Empty: only `producer.concurrency` limits them."""
+    compression: Literal["none", "zstd"] = "none"
+    """How records are stored; zstd takes about half the bytes for about 1 ms of a producer's time per 32k tokens."""
 
 
 class EngineConfig(Settings):

@@ -11,6 +11,7 @@ StreamRLError
 │   ├── BufferFull            Redis refuses writes: out of memory under noeviction
 │   ├── LeaseLost             a newer lease exists for this sample; the write was refused
 │   ├── JournalMismatch       the commit names another turn than the journal expects next
+│   ├── ImageMissing          the commit names an image that is not in the buffer
 │   ├── LedgerMismatch        the ledger does not reach to the step asked for, or holds it no more
 │   └── CorruptRecord         a stored record does not decode: magic, version, size or dtype
 ├── EngineError
@@ -31,9 +32,9 @@ StreamRLError
 __all__ = [
     "ActionError", "BufferError", "BufferFull", "BufferUnavailable", "ConfigError", "CorruptRecord", "DataError",
     "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError",
-    "EnvironmentLoadError", "JournalMismatch", "LeaseLost", "LedgerMismatch", "ModelError", "NoTrainableBatch",
-    "ProcessDied", "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError",
-    "WeightUpdateFailed",
+    "EnvironmentLoadError", "ImageMissing", "JournalMismatch", "LeaseLost", "LedgerMismatch", "ModelError",
+    "NoTrainableBatch", "ProcessDied", "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError",
+    "UserError", "WeightUpdateFailed",
 ]  # fmt: skip
 
 
@@ -86,6 +87,14 @@ class JournalMismatch(BufferError):
     def __init__(self, message: str, expected: int) -> None:
         super().__init__(message)
         self.expected = expected
+
+
+class ImageMissing(BufferError):
+    """The commit names images that are not in the buffer; `names` says which to put before it is sent again."""
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 class LedgerMismatch(BufferError):

@@ -123,6 +123,7 @@ class Turn:
     observation   int32 (o,)    the delta tokens up to the next generation; empty after the last turn
     spans         over `generated` alone: start 0, end g, without gaps
     reward        info["reward"] of this interaction, 0.0 while it is incomplete
+    images        names of the images that the observation shows, as `TrajectoryBuffer.put_images` gave them
     environment   the environment's state_dict() after the interaction, or None where it has none
     timings       seconds: generate, env_step, encode, queue
     """

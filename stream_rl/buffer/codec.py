@@ -3,11 +3,13 @@
     magic "SRLB" | version u8 | kind u8 | header length u32 | header (JSON) | arrays, one after another
 
 The header lists each array as [name, dtype, length]. A reader checks magic, version, kind, names, dtypes and that all
-lengths add up to the record's size before it touches an array; arrays are views of the record, nothing is copied.
+lengths add up to the record's size before it touches an array; arrays are views of the record, nothing is copied. With
+`"zstd": true` in the header the arrays' bytes are one zstd frame; their size is checked before it is unpacked.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -37,8 +39,8 @@ _TURN_FIELDS = (
 _START_FIELDS = ("prompt", "temperature", "sampling_seed", "label", "metadata")
 
 
-def encode(record: Record) -> bytes:
-    """One record as bytes.
+def encode(record: Record, *, zstd: bool = False) -> bytes:
+    """One record as bytes, its arrays compressed if asked.
 
     Raises:
         ValueError: a label, metadata or environment state that JSON cannot hold, or a record over RECORD_LIMIT.
@@ -50,20 +52,24 @@ def encode(record: Record) -> bytes:
         header["spans"] = [[span.start, span.end, *span.version] for span in record.spans]
     arrays = [np.ascontiguousarray(getattr(record, name), dtype) for name, dtype in _LAYOUTS[kind]]
     header["arrays"] = [[name, dtype, len(a)] for (name, dtype), a in zip(_LAYOUTS[kind], arrays, strict=True)]
+    parts: list[Any] = [array.data.cast("B") if array.size else b"" for array in arrays]
+    if zstd:
+        header["zstd"] = True
+        parts = [_zstd().compress(b"".join(parts), asbytes=True)]
     try:
         text = orjson.dumps(header, default=_plain)
     except TypeError as error:
         raise ValueError(f"{type(record).__name__} holds a value that JSON cannot: {error}") from error
-    data = b"".join([_PREFIX.pack(MAGIC, VERSION, kind, len(text)), text, *(a.tobytes() for a in arrays)])
-    if len(data) > RECORD_LIMIT:
-        raise ValueError(f"a record of {len(data)} bytes is over the limit of {RECORD_LIMIT}")
-    return data
+    size = _PREFIX.size + len(text) + sum(array.nbytes for array in arrays)
+    if size > RECORD_LIMIT:
+        raise ValueError(f"a record of {size} bytes is over the limit of {RECORD_LIMIT}")
+    return b"".join([_PREFIX.pack(MAGIC, VERSION, kind, len(text)), text, *parts])
 
 
 def decode(data: bytes) -> Record:
     """The inverse of `encode`; arrays are read-only views of `data`. Raises CorruptRecord."""
     kind, header, body = _parse(data)
-    header |= _arrays(kind, header.pop("arrays", None), body)
+    header |= _arrays(kind, header.pop("arrays", None), body, packed=header.pop("zstd", False) is True)
     try:
         if kind == _START:
             return SampleStart(**header)
@@ -100,7 +106,7 @@ def _parse(data: bytes) -> tuple[int, dict[str, Any], memoryview]:
     return kind, header, view[_PREFIX.size + length :]
 
 
-def _arrays(kind: int, listed: Any, body: memoryview) -> dict[str, NDArray[Any]]:
+def _arrays(kind: int, listed: Any, body: memoryview, *, packed: bool) -> dict[str, NDArray[Any]]:
     layout = _LAYOUTS[kind]
     wanted = [[name, dtype] for name, dtype in layout]
     if not isinstance(listed, list) or [entry[:2] for entry in listed if isinstance(entry, list)] != wanted:
@@ -109,6 +115,8 @@ def _arrays(kind: int, listed: Any, body: memoryview) -> dict[str, NDArray[Any]]
     if any(len(entry) != 3 or type(entry[2]) is not int or entry[2] < 0 for entry in listed):
         raise CorruptRecord(f"array lengths {lengths}")
     sizes = [length * np.dtype(dtype).itemsize for length, (_, dtype) in zip(lengths, layout, strict=True)]
+    if packed:
+        body = _unpacked(body, sum(sizes))
     if sum(sizes) != len(body):
         raise CorruptRecord(f"arrays of {sum(sizes)} bytes in a body of {len(body)}")
     arrays, at = {}, 0
@@ -116,3 +124,19 @@ def _arrays(kind: int, listed: Any, body: memoryview) -> dict[str, NDArray[Any]]
         arrays[name] = np.frombuffer(body, dtype, length, at)
         at += size
     return arrays
+
+
+def _unpacked(body: memoryview, size: int) -> memoryview:
+    if size > RECORD_LIMIT:
+        raise CorruptRecord(f"arrays of {size} bytes")
+    try:
+        return memoryview(_zstd().decompress(body, decompressed_size=size))
+    except (OSError, ValueError) as error:
+        raise CorruptRecord(f"the arrays are no zstd frame of {size} bytes: {error}") from error
+
+
+@functools.cache
+def _zstd() -> Any:
+    import pyarrow  # noqa: PLC0415 - slow to import: only runs that compress pay
+
+    return pyarrow.Codec("zstd", compression_level=1)

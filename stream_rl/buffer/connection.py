@@ -1,14 +1,15 @@
 """One Redis and one run: calls that wait out a restart, and errors with names.
 
-A call whose connection breaks is sent again, with growing pauses, until `timeout`. It may therefore run twice; every
-script is written so that the second time changes nothing and answers the same.
+A call whose connection breaks is sent again, with growing pauses, until `timeout`; one that Redis has no room for,
+until `room_timeout`. It may therefore run twice; every script is written so that the second time changes nothing and
+answers the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -27,6 +28,8 @@ T = TypeVar("T")
 CONNECTIONS = 16
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
+STAGED_SECONDS = 3600
+"""How long bytes that were written before the commit that names them stay without it."""
 
 _REFUSED = (faults.AuthenticationError, faults.AuthenticationWrongNumberOfArgsError, faults.NoPermissionError)
 # A replica being promoted answers READONLY or MASTERDOWN for a while: waited out like a broken connection.
@@ -45,10 +48,14 @@ def masked(url: str) -> str:
 class Connection:
     """Runs the scripts of one run. Use it from one event loop."""
 
-    def __init__(self, url: str, run: str, *, password: str | None, timeout: float) -> None:
+    def __init__(
+        self, url: str, run: str, *, password: str | None, timeout: float, room_timeout: float, zstd: bool
+    ) -> None:
         self.url = masked(url)
         self.prefix = keys.prefix(run)
         self.timeout = timeout
+        self.room_timeout = room_timeout
+        self.zstd = zstd
         try:
             pool = BlockingConnectionPool.from_url(
                 url, max_connections=CONNECTIONS, timeout=timeout, decode_responses=False, protocol=2,
@@ -66,18 +73,34 @@ class Connection:
         except faults.RedisError as error:  # neither passing nor named: another protocol, no such database
             raise ConfigError(f"setting buffer.url={self.url!r}: {error}") from error
 
-    async def script(self, name: str, *arguments: str | int | float | bytes) -> Any:
-        """Runs `lua/<name>.lua` on the run's keys. Raises BufferUnavailable, BufferFull."""
+    async def script(
+        self, name: str, *arguments: str | int | float | bytes, beside: Mapping[str, bytes] | None = None,
+        waits_for_room: bool = True,
+    ) -> Any:  # fmt: skip
+        """Runs `lua/<name>.lua` on the run's keys. Raises BufferUnavailable, BufferFull.
+
+        `beside` are keys to write just before, in the same round trip: bytes too large to go through Lua. A key that is
+        there is left alone, with its life: names tell contents apart.
+        """
         script = SCRIPTS[name]
+
+        async def run() -> Any:
+            if not beside:
+                return await self._client.evalsha(script.sha, 1, self.prefix, *arguments)
+            async with self._client.pipeline(transaction=False) as pipe:
+                for key, data in beside.items():
+                    pipe.set(key, data, nx=True, ex=STAGED_SECONDS)
+                pipe.evalsha(script.sha, 1, self.prefix, *arguments)
+                return (await pipe.execute())[-1]
 
         async def once() -> Any:
             try:
-                return await self._client.evalsha(script.sha, 1, self.prefix, *arguments)
+                return await run()
             except faults.NoScriptError:
                 await self._client.script_load(script.source)
-                return await self._client.evalsha(script.sha, 1, self.prefix, *arguments)
+                return await run()
 
-        return await self.until_answered(once)
+        return await self.until_answered(once, room_timeout=self.room_timeout if waits_for_room else 0.0)
 
     async def pipeline(self, fill: Callable[[Pipeline], object], *, atomic: bool = False) -> list[Any]:
         """Sends what `fill` puts into a pipeline in one round trip. Only for calls that may be repeated."""
@@ -87,12 +110,12 @@ class Connection:
                 fill(pipe)
                 return list(await pipe.execute())
 
-        return await self.until_answered(once)
+        return await self.until_answered(once, room_timeout=self.room_timeout)
 
-    async def until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Awaits `call()`, again after each passing fault, until `timeout`."""
+    async def until_answered(self, call: Callable[[], Awaitable[T]], *, room_timeout: float = 0.0) -> T:
+        """Awaits `call()`, again after each passing fault until `timeout`, and while there is no room for it."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self.timeout
+        deadline, room_deadline = clock() + self.timeout, clock() + room_timeout
         pause = FIRST_PAUSE
         task = asyncio.current_task()
         assert task is not None
@@ -107,11 +130,13 @@ class Connection:
                     return answer
             except (faults.RedisError, OSError) as error:
                 named = self._named(error)
-                if named is not None:
+                if isinstance(named, BufferFull) and clock() + pause < room_deadline:
+                    deadline = clock() + pause + self.timeout
+                elif named is not None:
                     raise named from error
-                if not isinstance(error, _PASSING):
+                elif not isinstance(error, _PASSING):
                     raise
-                if clock() + pause >= deadline:
+                elif clock() + pause >= deadline:
                     raise self._unavailable(error) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -141,7 +166,11 @@ class Connection:
                 "buffer.password_env names"
             )
         if isinstance(error, faults.OutOfMemoryError):
-            return BufferFull(f"{where} is full: {error}")
+            return BufferFull(
+                f"{where} is full ({error}) and had no room within buffer.room_timeout={self.room_timeout:g} s: raise "
+                "its maxmemory, or keep less in it by trainer.checkpoint_every, trainer.checkpoints_kept or "
+                "buffer.max_journal_mib"
+            )
         if str(error).startswith("MISCONF"):
             return BufferFull(f"{where} cannot write its files: {error}")
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from redis.asyncio.client import Pipeline
 
@@ -14,6 +14,8 @@ from stream_rl.errors import CorruptRecord
 from stream_rl.sample import Turn
 
 CHUNK_BYTES = 8 * 2**20
+
+T = TypeVar("T")
 
 
 class Stored(NamedTuple):
@@ -33,6 +35,23 @@ class Piece(NamedTuple):
     size: int
 
 
+class Blob(NamedTuple):
+    """A large record, as its sample's journal names it: `@<nonce>:<position>:<crc32>:<bytes>`."""
+
+    sample: str
+    named: bytes
+    key: str
+    size: int
+
+    @classmethod
+    def parse(cls, sample: str, named: bytes) -> Blob:
+        """What a journal's entry says. Raises CorruptRecord."""
+        name, _, size = named[1:].decode(errors="replace").rpartition(":")
+        if not size.isdecimal():
+            raise CorruptRecord(f"the journal of sample {sample} has an entry {named[:80]!r}")
+        return cls(sample, named, f"{sample}:{name}", int(size))
+
+
 async def read_journals(connection: Connection, stored: Sequence[Stored]) -> dict[str, list[Record]]:
     """Every record of each journal, decoded, keyed by sample. Raises CorruptRecord."""
     journals: dict[str, list[Record]] = {entry.sample: [] for entry in stored}
@@ -42,23 +61,44 @@ async def read_journals(connection: Connection, stored: Sequence[Stored]) -> dic
             for piece in pieces:
                 pipe.lrange(connection.key("journal", piece.sample), piece.start, piece.stop)
 
-        for piece, records in zip(pieces, await connection.pipeline(fill), strict=True):
-            journals[piece.sample] += [codec.decode(record) for record in records]
+        listed = await connection.pipeline(fill)
+        named = [(piece.sample, r) for piece, records in zip(pieces, listed, strict=True) for r in records]
+        blobs = await _read_blobs(connection, [Blob.parse(*entry) for entry in named if entry[1].startswith(b"@")])
+        for sample, record in named:
+            journals[sample].append(codec.decode(blobs.get((sample, record), record)))
     return journals
+
+
+async def _read_blobs(connection: Connection, blobs: Sequence[Blob]) -> dict[tuple[str, bytes], bytes]:
+    """The records that stand beside their journals, keyed by sample and what the journal has in their place."""
+    found: dict[tuple[str, bytes], bytes] = {}
+    for some in bounded(blobs, lambda blob: blob.size):
+        keys = [connection.key("blob", blob.key) for blob in some]
+        records = await connection.pipeline(lambda pipe, keys=keys: [pipe.get(key) for key in keys])  # type: ignore[misc]
+        for blob, record in zip(some, records, strict=True):
+            if record is None or len(record) != blob.size:
+                raise CorruptRecord(f"the journal of sample {blob.sample} names {blob.key}, which is not there")
+            found[blob.sample, blob.named] = record
+    return found
 
 
 def chunks(stored: Iterable[Stored]) -> Iterator[list[Piece]]:
     """Groups the journals' pieces so that each list is about CHUNK_BYTES at most."""
-    chunk: list[Piece] = []
+    return bounded((piece for entry in stored for piece in _pieces(entry)), lambda piece: piece.size)
+
+
+def bounded(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Lists of together at most CHUNK_BYTES, or of one larger item."""
+    some: list[T] = []
     total = 0
-    for piece in (piece for entry in stored for piece in _pieces(entry)):
-        if chunk and total + piece.size > CHUNK_BYTES:
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(piece)
-        total += piece.size
-    if chunk:
-        yield chunk
+    for item in items:
+        if some and total + size(item) > CHUNK_BYTES:
+            yield some
+            some, total = [], 0
+        some.append(item)
+        total += size(item)
+    if some:
+        yield some
 
 
 def _pieces(entry: Stored) -> Iterator[Piece]:

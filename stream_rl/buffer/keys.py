@@ -25,12 +25,17 @@ SINGLE = {
     "reasserted": "set: prompts beyond the cursor that the trainer, after a loss, said it has trained",
     "prompts": "string: JSON of what the run's prompts and their numbers rest on",
     "processes": "hash: process -> JSON",
+    "images": "hash: image -> number of groups that name it",
 }
 FAMILIES = {
     "group": "hash: v0, prompt, state, refills, finished, attempt:<index>, reward:<index>; if given up and requeued,"
     " requeue_nonce, requeued_as",
     "sample": "hash: state, lease, nonce, holder, totals of the journal, how it ended",
-    "journal": "list: the sample's records",
+    "journal": "list: the sample's records, a large one as `@<blob>:<bytes>`",
+    "blob": "string: a large record, <sample>:<nonce>:<position>:<crc32>; it expires unless a commit names it",
+    "blobs": "set: the blobs that a sample's journal names, as <nonce>:<position>:<crc32>",
+    "image": "string: an image's bytes under their hash; it expires unless a commit names it",
+    "pictured": "set: the images that a group's turns name",
     "held": "set: samples leased to one producer",
     "recoveries": "set: one nonce for each recovery of a kind",
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,21 @@ from stream_rl.buffer import codec
 from stream_rl.buffer.connection import Connection, nonce
 from stream_rl.buffer.journals import Stored, read_journals, split
 from stream_rl.buffer.records import LeasedSample, Outcome, Record, RunState, SampleStart
-from stream_rl.errors import JournalMismatch, LeaseLost
+from stream_rl.errors import BufferFull, BufferUnavailable, ImageMissing, JournalMismatch, LeaseLost
 from stream_rl.sample import Lease, SampleId, StopReason, Turn
+
+LEASES_PER_CALL = 128
+"""Samples that one call hands out: about 2 ms of the server's time."""
+BESIDE_BYTES = 64 * 2**10
+"""Records from this size on do not go through Lua, which would take twice the server's time."""
 
 
 class ProducerCalls:
-    """The producers' side of TrajectoryBuffer. All of these raise BufferUnavailable and BufferFull."""
+    """The producers' side of TrajectoryBuffer. All of these raise BufferUnavailable and BufferFull.
+
+    `waits_for` is what kept the last lease from all it asked for: a setting's name, `maxmemory` (Redis's own limit), or
+    nothing.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -26,6 +36,8 @@ class ProducerCalls:
         self._lease_nonce = nonce()
         self._beating: set[str] = set()
         self._held: dict[str, set[Lease]] = {}
+        self._undelivered: dict[str, list[tuple[LeasedSample, Stored]]] = {}
+        self.waits_for = ""
 
     async def heartbeat(self, producer_id: str, lease_seconds: float) -> RunState:
         """Keeps the producer's leases for another `lease_seconds`, counted by Redis's clock, and says what to do."""
@@ -37,24 +49,41 @@ class ProducerCalls:
         """Up to `count` samples: returned ones first, then admitted ones, then new groups while admission is open.
 
         Empty when there is no work, when the run does not run, and while this producer counts as silent: heartbeat
-        first, through the same TrajectoryBuffer. One round trip; samples that have a journal take another to read it.
+        first, through the same TrajectoryBuffer. One round trip for each LEASES_PER_CALL samples; those that have a
+        journal take more to read it. `waits_for` then says what, if anything, kept work back for want of room.
         """
         assert producer_id in self._beating, f"producer {producer_id} must heartbeat before it leases"
         async with self._leasing:
-            # The nonce stays until an answer came: a call that was cut off hands out the same samples again.
-            used = self._lease_nonce
-            rows, holding = await self._connection.script("lease", self._holder(producer_id), used, count)
-            self._lease_nonce = nonce()
-            leases = [Lease(SampleId.parse(row[0].decode()), int(row[1]), used, producer_id) for row in rows]
-            await self._agree_on_held(producer_id, leases, holding)
+            # Kept until they can be handed over: a call that is cut off between two round trips loses none.
+            leased = self._undelivered.setdefault(producer_id, [])
+            while (room := min(count - len(leased), LEASES_PER_CALL)) > 0:
+                new = await self._lease_some(producer_id, room)
+                leased += new
+                if len(new) < room:
+                    break
+            journals = await read_journals(self._connection, [stored for _, stored in leased if stored.records])
+            del self._undelivered[producer_id]
+        return [_with_journal(sample, journals.get(stored.sample, [])) for sample, stored in leased]
+
+    async def _lease_some(self, producer_id: str, count: int) -> list[tuple[LeasedSample, Stored]]:
+        # The nonce stays until an answer came: a call that was cut off hands out the same samples again.
+        used = self._lease_nonce
+        try:
+            rows, holding, full = await self._connection.script(
+                "lease", self._holder(producer_id), used, count, waits_for_room=False
+            )
+        except BufferFull:
+            self.waits_for = "maxmemory"
+            return []
+        self._lease_nonce = nonce()
+        self.waits_for = full.decode()
         leased = []
-        stored = []
-        for lease, (sample, _, prompt_index, v0, records, size) in zip(leases, rows, strict=True):
-            leased.append(LeasedSample(lease, int(prompt_index), int(v0)))
-            if int(records):
-                stored.append(Stored(sample.decode(), int(records), int(size)))
-        journals = await read_journals(self._connection, stored)
-        return [_with_journal(sample, journals.get(str(sample.lease.sample_id), [])) for sample in leased]
+        for sample, number, prompt_index, v0, records, size in rows:
+            lease = Lease(SampleId.parse(sample.decode()), int(number), used, producer_id)
+            stored = Stored(sample.decode(), int(records), int(size))
+            leased.append((LeasedSample(lease, int(prompt_index), int(v0)), stored))
+        await self._agree_on_held(producer_id, [sample.lease for sample, _ in leased], holding)
+        return leased
 
     async def commit(
         self, lease: Lease, position: int, records: Sequence[Record], outcome: Outcome | None = None
@@ -66,23 +95,23 @@ class ProducerCalls:
         Raises:
             LeaseLost: the sample has a newer lease, was given back, or its group was given up.
             JournalMismatch: the journal ends elsewhere; `expected` says where to re-send from.
+            ImageMissing: a turn names images that are not in the buffer: `put_images`, then the same commit again.
             ValueError: the records are not a start and turns, or hold what JSON cannot.
         """
         for offset, record in enumerate(records):
             if isinstance(record, SampleStart) != (position + offset == 0):
                 raise ValueError(f"record {position + offset} of a journal cannot be a {type(record).__name__}")
         turns = [record for record in records if isinstance(record, Turn)]
-        encoded = [codec.encode(record) for record in records]
+        images = list(dict.fromkeys(image for turn in turns for image in turn.images))
+        encoded = [codec.encode(record, zstd=self._connection.zstd) for record in records]
+        listed, beside = self._beside(lease, position, encoded)
         ended = (outcome.status.value, outcome.stop_reason.value, repr(outcome.reward)) if outcome else ("", "", "")
         reply = await self._as_holder(
             "commit", lease, position, sum(turn.complete for turn in turns), sum(t.length for t in turns),
-            sum(len(turn.generated) for turn in turns), sum(map(len, encoded)), *ended, *encoded,
+            sum(len(turn.generated) for turn in turns), sum(map(len, encoded)), *ended, len(images), *images, *listed,
+            beside=beside,
         )  # fmt: skip
-        if reply[0] == b"mismatch":
-            expected = int(reply[1])
-            raise JournalMismatch(
-                f"sample {lease.sample_id}: commit at record {position}, but the journal holds {expected}", expected
-            )
+        _accepted(reply, lease, position)
         if outcome is not None:
             self._let_go(lease)
 
@@ -109,9 +138,21 @@ class ProducerCalls:
         for lease in leases:
             self._let_go(lease)
 
-    async def _as_holder(self, name: str, lease: Lease, *arguments: str | int | float | bytes) -> list[Any]:
+    def _beside(self, lease: Lease, position: int, encoded: Sequence[bytes]) -> tuple[list[bytes], dict[str, bytes]]:
+        """The journal's entries, and the large records that they name by key."""
+        listed, beside = list(encoded), {}
+        for offset, record in enumerate(encoded):
+            if len(record) >= BESIDE_BYTES:
+                name = f"{lease.nonce}:{position + offset}:{zlib.crc32(record):08x}"
+                beside[self._connection.key("blob", f"{lease.sample_id}:{name}")] = record
+                listed[offset] = f"@{name}:{len(record)}".encode()
+        return listed, beside
+
+    async def _as_holder(
+        self, name: str, lease: Lease, *arguments: str | int | float | bytes, beside: Mapping[str, bytes] | None = None
+    ) -> list[Any]:
         """Runs a script that only the newest lease may run. Raises LeaseLost."""
-        reply: list[Any] = await self._connection.script(name, *_fence(lease), *arguments)
+        reply: list[Any] = await self._connection.script(name, *_fence(lease), *arguments, beside=beside)
         if reply[0] == b"lease_lost":
             self._let_go(lease)
             raise LeaseLost(
@@ -136,6 +177,23 @@ class ProducerCalls:
 
 def _fence(lease: Lease) -> tuple[str, int, str]:
     return str(lease.sample_id), lease.number, lease.nonce
+
+
+def _accepted(reply: list[Any], lease: Lease, position: int) -> None:
+    """Raises what a commit's reply says, if it was not accepted."""
+    sample = lease.sample_id
+    match reply[0]:
+        case b"mismatch":
+            expected = int(reply[1])
+            raise JournalMismatch(
+                f"sample {sample}: commit at record {position}, but the journal holds {expected}", expected
+            )
+        case b"no_image":
+            names = tuple(name.decode() for name in reply[1:])
+            raise ImageMissing(f"sample {sample} names images that are not in the buffer: {', '.join(names)}", names)
+        case b"unstored":
+            raise BufferUnavailable(f"Redis did not keep a record of sample {sample} that was written just before")
+    assert reply[0] == b"ok", reply
 
 
 def _with_journal(sample: LeasedSample, records: Sequence[Record]) -> LeasedSample:

@@ -10,6 +10,9 @@ from typing import Any, Literal, get_args
 from stream_rl.config import Config
 from stream_rl.sample import Int32, Lease, Status, StopReason, Turn, WeightVersion
 
+MEBI = 2**20
+UNLIMITED = 2**53
+
 RecoveryKind = Literal["producer", "engine", "trainer", "redis"]
 RECOVERY_KINDS: tuple[RecoveryKind, ...] = get_args(RecoveryKind)
 
@@ -83,7 +86,10 @@ class RunRules:
     filter_zero_variance: bool = False
     max_refills_per_group: int = 8
     max_untrainable_completions: int = 4096
-    total_groups: int = 2**53
+    total_groups: int = UNLIMITED
+    max_journal_bytes: int = UNLIMITED
+    max_ready_groups: int = UNLIMITED
+    max_leased_samples: int = UNLIMITED
 
     @classmethod
     def of(cls, config: Config) -> RunRules:
@@ -98,6 +104,9 @@ class RunRules:
             max_refills_per_group=config.producer.max_refills_per_group,
             max_untrainable_completions=config.scheduling.max_untrainable_completions,
             total_groups=config.trainer.steps * config.rollout.groups_per_step,
+            max_journal_bytes=(config.buffer.max_journal_mib or UNLIMITED // MEBI) * MEBI,
+            max_ready_groups=config.buffer.max_ready_groups or UNLIMITED,
+            max_leased_samples=config.buffer.max_leased_samples or UNLIMITED,
         )
 
 
@@ -204,6 +213,7 @@ class RunSnapshot:
     resumable: int
     producers: int
     committed_turns: int
+    journal_bytes: int
     refills: int
     resumes: int
     refused_commits: int

@@ -24,8 +24,9 @@ from stream_rl.errors import ConfigError
 from stream_rl.sample import WeightVersion
 
 _COUNTS = (
-    "ledger_steps", "incarnation", "admitted", "trained", "filtered", "dead_lettered", "committed_turns", "refills",
-    "resumes", "refused_commits", "outcomes", "live", "complete", "pending", "leased", "resumable", "producers",
+    "ledger_steps", "incarnation", "admitted", "trained", "filtered", "dead_lettered", "committed_turns",
+    "journal_bytes", "refills", "resumes", "refused_commits", "outcomes", "live", "complete", "pending", "leased",
+    "resumable", "producers",
 )  # fmt: skip
 
 

@@ -53,8 +53,10 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
+from typing import Literal
 
 from stream_rl.buffer.connection import Connection
+from stream_rl.buffer.images import ImageCalls
 from stream_rl.buffer.operator_calls import OperatorCalls
 from stream_rl.buffer.producer_calls import ProducerCalls
 from stream_rl.buffer.prompt_calls import PromptCalls
@@ -63,7 +65,7 @@ from stream_rl.buffer.trainer_calls import TrainerCalls
 from stream_rl.config import Config
 
 
-class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, PromptCalls):
+class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, PromptCalls, ImageCalls):
     """One run's buffer. Made by `connect`; an async context manager that closes its connections."""
 
     def __init__(self, connection: Connection) -> None:
@@ -72,18 +74,26 @@ class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, Pro
         RunCalls.__init__(self, connection)
         OperatorCalls.__init__(self, connection)
         PromptCalls.__init__(self, connection)
+        ImageCalls.__init__(self, connection)
 
     @classmethod
     async def connect(
-        cls, url: str, run: str, *, password: str | None = None, timeout: float = 30.0
-    ) -> TrajectoryBuffer:
+        cls, url: str, run: str, *, password: str | None = None, timeout: float = 30.0,
+        room_timeout: float | None = None, compression: Literal["none", "zstd"] = "none",
+    ) -> TrajectoryBuffer:  # fmt: skip
         """Connects to redis://, rediss:// or unix://; every later call waits up to `timeout` seconds for an answer.
+
+        One that a full Redis refuses waits up to `room_timeout` seconds for room (default: `timeout`). `compression` is
+        how this client stores records; it reads either kind.
 
         Raises:
             BufferUnavailable: no answer, or the login was refused; the message names the URL and the setting.
             ConfigError: the URL cannot be understood, or no Redis is there.
         """
-        connection = Connection(url, run, password=password, timeout=timeout)
+        room = timeout if room_timeout is None else room_timeout
+        connection = Connection(
+            url, run, password=password, timeout=timeout, room_timeout=room, zstd=compression == "zstd"
+        )
         try:
             await connection.check()
         except BaseException:
@@ -99,6 +109,8 @@ class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, Pro
             config.name,
             password=os.environ.get(config.buffer.password_env),
             timeout=config.buffer.timeout if timeout is None else timeout,
+            room_timeout=config.buffer.room_timeout if timeout is None else timeout,
+            compression=config.buffer.compression,
         )
 
     async def close(self) -> None:

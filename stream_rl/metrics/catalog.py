@@ -82,6 +82,9 @@ RESUMES = Metric(
 )
 TOKENS_SAVED = Metric("resume_tokens_saved_total", "counter", "Generated tokens that a resume did not repeat", ())
 COMMITS_REFUSED = Metric("commits_refused_total", "counter", "Commits refused, by reason", ("reason",))
+ROOM_WAIT_SECONDS = Metric(
+    "room_wait_seconds_total", "counter", "Seconds a producer got less work than it asked for: no room", ("limit",)
+)
 GENERATE_SECONDS = Metric(
     "turn_generate_seconds", "histogram", "Seconds a turn waited for the engine", ("environment",), SECONDS
 )

@@ -25,6 +25,7 @@ from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.producer.journal import BufferJournal
 from stream_rl.producer.loading import Rollout, load_rollout, load_vocab_size
+from stream_rl.producer.room import RoomWatch
 from stream_rl.producer.samples import rebuild
 from stream_rl.producer.turn_loop import Episode
 
@@ -89,6 +90,7 @@ class Producer:
         self._changed = asyncio.Event()
         self._state = RunState.RUNNING
         self._failures: list[BaseException] = []
+        self._room = RoomWatch(rollout.config.buffer.room_timeout)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Plays until the run's state or `stop` says otherwise; raises the first failure that is no sample's own."""
@@ -114,6 +116,7 @@ class Producer:
         if room <= 0:
             return False
         leased = await self._buffer.lease(self._producer_id, room)
+        self._room.looked(self._buffer.waits_for, progress=bool(leased or self._live))
         for sample in leased:
             self._start(sample)
         return len(leased) < room

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from journal_builders import RULES, START, turn
+from journal_builders import RULES, START, outcome, turn
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.buffer.connection import masked
 from stream_rl.buffer.producer_calls import ProducerCalls
 from stream_rl.errors import BufferFull, BufferUnavailable, ConfigError
-from stream_rl.sample import WeightVersion
+from stream_rl.sample import LedgerEntry, WeightVersion
 
 
 async def test_an_unreachable_server_is_named_within_the_timeout() -> None:
@@ -75,20 +75,46 @@ def _start_again(server: EmbeddedServer) -> None:
 
 async def test_a_full_server_refuses_data_and_still_retires(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "data", fsync="no") as server:
-        async with await TrajectoryBuffer.connect(server.url, "run") as buffer:
+        async with await TrajectoryBuffer.connect(server.url, "run", room_timeout=0.1) as buffer:
             await leasing_one(buffer)
             (sample,) = await buffer.lease("p", 1)
-            await buffer._connection.pipeline(lambda pipe: pipe.config_set("maxmemory", "1mb"))
-            with pytest.raises(BufferFull, match=r"setting buffer\.url"):
+            await limit_memory(buffer, "1mb")
+            with pytest.raises(BufferFull, match=r"setting buffer\.url.* raise its maxmemory, or keep less"):
                 await buffer.commit(sample.lease, 0, [START, turn(0)])
             claim = await buffer.claim_trainer()
             await buffer.take_step(claim, 1)
             await buffer.checkpoints_kept(claim, 0)
+            assert await buffer.lease("p", 1) == []
+            assert buffer.waits_for == "maxmemory"
             assert (await buffer.snapshot()).leased == 1
             await buffer.release([sample.lease])
-            await buffer._connection.pipeline(lambda pipe: pipe.config_set("maxmemory", "0"))
+            await limit_memory(buffer, "0")
             (again,) = await buffer.lease("p", 1)
             await buffer.commit(again.lease, 0, [START, turn(0)])
+
+
+async def test_a_run_that_filled_redis_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "data", fsync="no", max_memory=24 * 2**20) as server:
+        async with await TrajectoryBuffer.connect(server.url, "run", room_timeout=60.0) as buffer:
+            await leasing_one(buffer)
+            claim = await buffer.claim_trainer()
+            big = 250_000  # tokens: 2 MB a sample, so that two steps of groups do not fit
+            for step in range(1, 5):
+                samples = await buffer.lease("p", 4)
+                calls = [
+                    asyncio.create_task(buffer.commit(s.lease, 0, [START, turn(0, big)], outcome())) for s in samples
+                ]
+                _, waiting = await asyncio.wait(calls, timeout=None if step < 3 else 0.5)
+                assert bool(waiting) == (step >= 3), "the server must be full when two steps are kept"
+                if waiting:
+                    await buffer.checkpoints_kept(claim, step - 1)
+                await asyncio.gather(*calls)
+                assert isinstance(await buffer.take_step(claim, step), LedgerEntry)
+                await buffer.engine_serving("e", WeightVersion(step))
+
+
+async def limit_memory(buffer: TrajectoryBuffer, limit: str) -> None:
+    await buffer._connection.pipeline(lambda pipe: pipe.config_set("maxmemory", limit))
 
 
 async def test_a_lease_whose_answer_was_lost_is_handed_out_again(
@@ -96,8 +122,8 @@ async def test_a_lease_whose_answer_was_lost_is_handed_out_again(
 ) -> None:
     script = buffer._connection.script
 
-    async def cut_off(name: str, *arguments: str | int | float | bytes) -> object:
-        await script(name, *arguments)
+    async def cut_off(name: str, *arguments: str | int | float | bytes, **options: bool) -> object:
+        await script(name, *arguments, **options)
         raise BufferUnavailable("the answer was lost")
 
     with monkeypatch.context() as patched:

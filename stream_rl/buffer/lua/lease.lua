@@ -1,8 +1,10 @@
 #!lua
 -- Hands out work: samples of silent producers go back first, then the oldest returned samples are leased, then queued
 -- ones, then new groups are admitted while admission is open. Asked again with the nonce of the holder's newest call,
--- it answers what it handed out then. Answers also how many samples the holder now has here.
--- Keys: run, holders, terms, held:*, resume, queue, requeued, reasserted, requests, live, serving, group:*, sample:*.
+-- it answers what it handed out then. Answers also how many samples the holder now has here, and the setting that kept
+-- work back for want of room. Samples of admitted groups are never kept back for bytes: they are what makes room.
+-- Keys: run, holders, terms, held:*, resume, queue, requeued, reasserted, requests, live, ready, serving, group:*,
+--       sample:*.
 -- ARGV: holder, nonce, count.
 local holder, nonce, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
@@ -27,8 +29,8 @@ local function row(sample)
   return {sample, fields[1], group[1], group[2], fields[2], fields[3]}
 end
 
-local rows = {}
-local function answer() return {rows, redis.call('SCARD', key_held(holder))} end
+local rows, full = {}, ''
+local function answer() return {rows, redis.call('SCARD', key_held(holder)), full} end
 if redis.call('HGET', key_run, 'state') ~= 'running' or not redis.call('ZSCORE', key_holders, holder) then
   return answer()
 end
@@ -39,6 +41,10 @@ if redis.call('HGET', key_requests, holder) == nonce then
   return answer()
 end
 redis.call('HSET', key_requests, holder, nonce)
+
+local room = rule('max_leased_samples')
+for _, any in ipairs(redis.call('ZRANGE', key_holders, 0, -1)) do room = room - redis.call('SCARD', key_held(any)) end
+if room < wanted then wanted, full = math.max(room, 0), 'buffer.max_leased_samples' end
 
 local function hand_out(queue)
   local popped = redis.call('ZPOPMIN', queue, wanted - #rows)
@@ -74,12 +80,20 @@ local function admit(engine)
   for index = 0, rule('group_size') - 1 do new_sample(group, index, '0') end
 end
 
+-- The setting that leaves no room for another group, if any.
+local function no_room()
+  if rule('journal_bytes') >= rule('max_journal_bytes') then return 'buffer.max_journal_mib' end
+  if redis.call('ZCARD', key_ready) >= rule('max_ready_groups') then return 'buffer.max_ready_groups' end
+end
+
 hand_out(key_resume)
 hand_out(key_queue)
 local knobs, engine, steps = knobs(), engine_version(), rule('ledger_steps')
 while #rows < wanted and ledger_asserted() do
   local usable = rule('admitted') - rule('filtered') - rule('dead_lettered')
   if usable >= rule('total_groups') or not may_admit(knobs, redis.call('ZCARD', key_live), steps, engine) then break end
+  local filled = no_room()
+  if filled then full = filled break end
   admit(engine)
   hand_out(key_queue)
 end

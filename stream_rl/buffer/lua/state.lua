@@ -85,16 +85,32 @@ local function give_back(sample)
   redis.call('ZADD', key_resume, group_of(sample), sample)
 end
 
+local function forget_blob(sample, name)
+  redis.call('UNLINK', key_blob(sample .. ':' .. name))
+  redis.call('SREM', key_blobs(sample), name)
+end
+
 -- Deletes a sample's journal at once and its hash soon.
 local function forget_sample(sample)
+  local size = redis.call('HGET', key_sample(sample), 'bytes')
+  if not size then return end
+  count('journal_bytes', -size)
+  for _, name in ipairs(redis.call('SMEMBERS', key_blobs(sample))) do forget_blob(sample, name) end
   redis.call('UNLINK', key_journal(sample))
+  redis.call('HSET', key_sample(sample), 'bytes', 0)
   redis.call('EXPIRE', key_sample(sample), RECEIPT_SECONDS)
 end
 
 local function forget_group(group)
   if redis.call('EXISTS', key_group(group)) == 0 then return end
   for index = 0, rule('group_size') - 1 do forget_sample(current_sample(group, index)) end
-  redis.call('UNLINK', key_group(group))
+  for _, image in ipairs(redis.call('SMEMBERS', key_pictured(group))) do
+    if redis.call('HINCRBY', key_images, image, -1) == 0 then
+      redis.call('HDEL', key_images, image)
+      redis.call('UNLINK', key_image(image))
+    end
+  end
+  redis.call('UNLINK', key_group(group), key_pictured(group))
 end
 
 -- Numbers and keeps the small record of an attempt that has ended.

@@ -1,0 +1,84 @@
+"""Images: stored once per run under the hash of their bytes, shared by every turn and group that names them.
+
+    put_images ─► commit of the turn that names them ─► counted for its group ─► gone with the last group that does
+
+An image that no commit names expires by itself. A commit that names one that is not there is refused (ImageMissing):
+put it, and commit again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from redis.asyncio.client import Pipeline
+
+from stream_rl.buffer.connection import STAGED_SECONDS, Connection
+from stream_rl.buffer.journals import bounded
+from stream_rl.errors import CorruptRecord
+
+IMAGE_LIMIT = 64 * 2**20
+"""Bytes of one image."""
+
+
+class ImageCalls:
+    """The images' side of TrajectoryBuffer. All of these raise BufferUnavailable and BufferFull."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def put_images(self, images: Iterable[bytes]) -> tuple[str, ...]:
+        """Stores images (as compressed as they came) and gives their names, in order, for `Turn.images`.
+
+        Only bytes that the run does not have yet are sent, at most 8 MB at a time.
+
+        Raises:
+            ValueError: an image is larger than IMAGE_LIMIT.
+        """
+        named = [(image_name(image), image) for image in images]
+        if large := [len(image) for _, image in named if len(image) > IMAGE_LIMIT]:
+            raise ValueError(f"an image of {large[0]} bytes is over the limit of {IMAGE_LIMIT}")
+        there = await self._touch(list(dict(named)))
+        new = [(name, image) for name, image in dict(named).items() if name not in there]
+        for some in bounded(new, lambda entry: len(entry[1])):
+
+            def fill(pipe: Pipeline, some: list[tuple[str, bytes]] = some) -> None:
+                for name, image in some:
+                    pipe.set(self._connection.key("image", name), image, nx=True, ex=STAGED_SECONDS)
+
+            await self._connection.pipeline(fill)
+        return tuple(name for name, _ in named)
+
+    async def load_images(self, names: Sequence[str]) -> dict[str, bytes]:
+        """The images' bytes by name, each once, read in chunks of at most 8 MB.
+
+        Raises:
+            CorruptRecord: an image is not there, or its bytes are not those that its name was made from.
+        """
+        wanted = list(dict.fromkeys(names))
+        keys = [self._connection.key("image", name) for name in wanted]
+        sizes = await self._connection.pipeline(lambda pipe: [pipe.strlen(key) for key in keys])
+        found: dict[str, bytes] = {}
+        for some in bounded(zip(wanted, sizes, strict=True), lambda entry: entry[1]):
+            chunk = [self._connection.key("image", name) for name, _ in some]
+            images = await self._connection.pipeline(lambda pipe, chunk=chunk: [pipe.get(key) for key in chunk])  # type: ignore[misc]
+            found |= {name: image for (name, _), image in zip(some, images, strict=True)}
+        for name, image in found.items():
+            if image is None:
+                raise CorruptRecord(f"image {name} is not in the buffer")
+            if image_name(image) != name:
+                raise CorruptRecord(f"image {name} does not have the bytes that its name was made from")
+        return found
+
+    async def _touch(self, names: Sequence[str]) -> set[str]:
+        """Those that are there; they stay for another while even if no turn names them."""
+        keys = [self._connection.key("image", name) for name in names]
+        found = await self._connection.pipeline(
+            lambda pipe: [(pipe.expire(key, STAGED_SECONDS, gt=True), pipe.exists(key)) for key in keys]
+        )
+        return {name for name, exists in zip(names, found[1::2], strict=True) if exists}
+
+
+def image_name(image: bytes) -> str:
+    """The hash that an image is stored under: 32 hex digits of BLAKE2b."""
+    return hashlib.blake2b(image, digest_size=16).hexdigest()

@@ -1,0 +1,88 @@
+"""Images are stored once under their hash, before the turn that names them, and go with the last group that does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from journal_builders import START, outcome, turn
+
+from stream_rl.buffer import LeasedSample, TrajectoryBuffer
+from stream_rl.buffer.images import IMAGE_LIMIT, image_name
+from stream_rl.errors import CorruptRecord, ImageMissing
+from stream_rl.sample import LedgerEntry
+
+RED, BLUE = b"red pixels", b"blue pixels"
+
+
+async def look(buffer: TrajectoryBuffer, sample: LeasedSample, *names: str) -> None:
+    """One turn that shows these images, and the end."""
+    await buffer.commit(sample.lease, 0, [START, replace(turn(0), images=names)], outcome())
+
+
+async def test_an_image_comes_back_by_its_name(buffer: TrajectoryBuffer) -> None:
+    names = await buffer.put_images([RED, BLUE, RED])
+    assert names == (image_name(RED), image_name(BLUE), image_name(RED))
+    assert await buffer.load_images([*names]) == {names[0]: RED, names[1]: BLUE}
+    assert await buffer.load_images([]) == {}
+    with pytest.raises(CorruptRecord, match="image abc is not in the buffer"):
+        await buffer.load_images(["abc"])
+    with pytest.raises(ValueError, match="an image of"):
+        await buffer.put_images([bytes(IMAGE_LIMIT + 1)])
+
+
+async def test_only_new_bytes_are_sent(buffer: TrajectoryBuffer) -> None:
+    async def received() -> int:
+        (facts,) = await buffer._connection.pipeline(lambda pipe: pipe.info("stats"))
+        return int(facts["total_net_input_bytes"])
+
+    image = bytes(200_000)
+    await buffer.put_images([image])
+    before = await received()
+    for _ in range(8):
+        await buffer.put_images([image])
+    assert await received() - before < 20_000
+
+
+async def test_a_turn_that_names_an_absent_image_is_refused_by_name(buffer: TrajectoryBuffer) -> None:
+    first, _ = await buffer.lease("p", 2)
+    (red,) = await buffer.put_images([RED])
+    blue = image_name(BLUE)
+    with pytest.raises(ImageMissing, match=f"sample 0-0 names images that are not in the buffer: {blue}") as caught:
+        await look(buffer, first, red, blue)
+    assert caught.value.names == (blue,)
+    assert (await buffer.snapshot()).committed_turns == 0
+    await buffer.put_images([BLUE])
+    for _ in range(2):
+        await look(buffer, first, red, blue)
+    assert (await buffer.snapshot()).committed_turns == 1
+
+
+async def test_an_image_goes_with_the_last_group_that_names_it(buffer: TrajectoryBuffer) -> None:
+    claim = await buffer.claim_trainer()
+    red, blue = await buffer.put_images([RED, BLUE])
+    for step, shown in ((1, (red,)), (2, (red, blue))):
+        for sample in await buffer.lease("p", 4):
+            await look(buffer, sample, *shown)
+        assert isinstance(await buffer.take_step(claim, step), LedgerEntry)
+    (images,) = await buffer._connection.pipeline(lambda pipe: pipe.hgetall(buffer._connection.key("images")))
+    assert images == {red.encode(): b"4", blue.encode(): b"2"}
+    await buffer.checkpoints_kept(claim, 1)
+    assert (await buffer.load_groups([2]))[0].samples[0].turns[0].images == (red, blue)
+    assert len(await buffer.load_images([red, blue])) == 2
+    await buffer.checkpoints_kept(claim, 2)
+    for name in (red, blue):
+        with pytest.raises(CorruptRecord):
+            await buffer.load_images([name])
+
+
+async def test_an_image_that_no_turn_names_expires_unless_it_is_put_again(buffer: TrajectoryBuffer) -> None:
+    (sample, _), (red,) = await buffer.lease("p", 2), await buffer.put_images([RED])
+    key = buffer._connection.key("image", red)
+    await buffer._connection.pipeline(lambda pipe: pipe.expire(key, 5))
+    await buffer.put_images([RED])
+    (life,) = await buffer._connection.pipeline(lambda pipe: pipe.ttl(key))
+    assert life > 60
+    await look(buffer, sample, red)
+    await buffer.put_images([RED])
+    assert await buffer._connection.pipeline(lambda pipe: pipe.ttl(key)) == [-1]

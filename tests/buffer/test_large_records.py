@@ -1,0 +1,113 @@
+"""Records too large for Lua stand beside the journal under the same fence; compressed ones read like any other."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import pytest
+from journal_builders import RULES, START, outcome, turn
+
+from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer, codec
+from stream_rl.buffer.producer_calls import BESIDE_BYTES
+from stream_rl.errors import CorruptRecord, JournalMismatch, LeaseLost
+from stream_rl.sample import LedgerEntry
+
+LARGE = turn(0, BESIDE_BYTES // 8)
+STARTED = replace(START, metadata={"text": "x" * BESIDE_BYTES})
+
+
+async def blobs(buffer: TrajectoryBuffer) -> dict[str, int]:
+    """Every blob's sample and position, with the seconds after which it expires (-1: it stays)."""
+    prefix = buffer._connection.key("blob", "x")[:-1]
+    (keys,) = await buffer._connection.pipeline(lambda pipe: pipe.keys(f"{prefix}*"))
+    lives = await buffer._connection.pipeline(lambda pipe: [pipe.ttl(key) for key in keys]) if keys else []
+    names = [key.decode().removeprefix(prefix).split(":") for key in keys]
+    return {f"{name[0]}:{name[2]}": life for name, life in zip(names, lives, strict=True)}
+
+
+async def test_a_large_record_is_stored_once_and_comes_back(buffer: TrajectoryBuffer) -> None:
+    held, sibling = await buffer.lease("p", 2)
+    for _ in range(2):
+        await buffer.commit(held.lease, 0, [START, LARGE])
+    for position, record in ((3, LARGE), (1, replace(LARGE, action="another"))):
+        with pytest.raises(JournalMismatch):
+            await buffer.commit(held.lease, position, [record])
+    await buffer.commit(held.lease, 2, [turn(1)], outcome())
+    await buffer.commit(sibling.lease, 0, [STARTED, turn(0)], outcome())
+    assert {name for name, life in (await blobs(buffer)).items() if life == -1} == {"0-0:1", "0-1:0"}
+    (group,) = await buffer.load_groups([0])
+    assert group.samples[0].turns[0].generated.tolist() == LARGE.generated.tolist()
+    assert group.samples[1].metadata == STARTED.metadata
+
+
+async def test_a_zombies_blob_is_linked_by_nothing_and_expires(buffer: TrajectoryBuffer) -> None:
+    (held,) = await buffer.lease("p", 1)
+    await buffer.release([held.lease])
+    with pytest.raises(LeaseLost):
+        await buffer.commit(held.lease, 0, [START, LARGE])
+    assert all(life > 0 for life in (await blobs(buffer)).values())
+    (again,) = await buffer.lease("p", 1)
+    assert again.position == 0
+
+
+async def test_blobs_go_with_their_journal(buffer: TrajectoryBuffer) -> None:
+    claim = await buffer.claim_trainer()
+    first, *others = await buffer.lease("p", 4)
+    await buffer.commit(first.lease, 0, [STARTED, LARGE])
+    renewed = await buffer.restart(first.lease)
+    assert set(await blobs(buffer)) == {"0-0:0"}
+    size = (await buffer.group_bytes([0]))[0]
+    assert size == (await buffer.snapshot()).journal_bytes > BESIDE_BYTES
+    await buffer.release([renewed])
+    (first,) = await buffer.lease("p", 1)
+    assert (first.start is not None, first.turns) == (True, ())
+    await buffer.commit(first.lease, 1, [LARGE], outcome())
+    for sample in others:
+        await buffer.commit(sample.lease, 0, [START, LARGE], outcome())
+    assert isinstance(await buffer.take_step(claim, 1), LedgerEntry)
+    assert len(await blobs(buffer)) == 5
+    await buffer.checkpoints_kept(claim, 1)
+    assert await blobs(buffer) == {}
+
+
+async def test_a_blob_that_is_gone_is_named(buffer: TrajectoryBuffer) -> None:
+    held, sibling = await buffer.lease("p", 2)
+    await buffer.commit(held.lease, 0, [START, LARGE], outcome())
+    await buffer.commit(sibling.lease, 0, [START, turn(0)], outcome())
+    key = buffer._connection.key("blob", f"0-0:{held.lease.nonce}:1:{zlib.crc32(codec.encode(LARGE)):08x}")
+    await buffer._connection.pipeline(lambda pipe: pipe.delete(key))
+    with pytest.raises(CorruptRecord, match=r"the journal of sample 0-0 names 0-0:.*, which is not there"):
+        await buffer.load_groups([0])
+
+
+async def test_compressed_records_take_fewer_bytes_and_any_client_reads_them(
+    server: EmbeddedServer, run_name: str, buffer: TrajectoryBuffer
+) -> None:
+    async with await TrajectoryBuffer.connect(server.url, run_name, compression="zstd") as packing:
+        await packing.heartbeat("q", 60)
+        one, two = await packing.lease("q", 2)
+        await packing.commit(one.lease, 0, [START, LARGE], outcome())
+        small = (await packing.snapshot()).journal_bytes
+        await packing.commit(two.lease, 0, [START, turn(0, 9)], outcome())
+    (group,) = await buffer.load_groups([0])
+    assert group.samples[0].turns[0].generated.tolist() == LARGE.generated.tolist()
+    assert small < BESIDE_BYTES // 8
+
+
+async def test_work_for_a_thousand_samples_comes_in_calls_of_bounded_size(
+    buffer: TrajectoryBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await buffer.open_run(replace(RULES, groups_per_step=300))
+    counts = []
+    script = buffer._connection.script
+
+    async def counted(name: str, *arguments: str | int | float | bytes, **options: bool) -> object:
+        counts.append(arguments[2])
+        return await script(name, *arguments, **options)
+
+    monkeypatch.setattr(buffer._connection, "script", counted)
+    samples = await buffer.lease("p", 1000)
+    assert len({str(sample.lease.sample_id) for sample in samples}) == 1000
+    assert max(counts) == 128
+    assert (await buffer._connection.pipeline(lambda pipe: pipe.ping())) == [True]
