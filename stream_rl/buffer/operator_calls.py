@@ -105,7 +105,12 @@ class OperatorCalls:
             CorruptRecord: a record does not decode.
         """
         name = str(held.sample_id)
-        journals = await read_journals(self._connection, [Stored(name, held.records, held.size)])
+        try:
+            journals = await read_journals(self._connection, [Stored(name, held.records, held.size)])
+        except CorruptRecord:
+            if await self._is_as(held):
+                raise
+            return None
         start, turns = split(name, journals[name])
         if start is None:
             return None
@@ -178,6 +183,13 @@ class OperatorCalls:
                 raise
             settings = {}
         return {name: str(value) for name, value in {**about, **settings}.items()}
+
+    async def _is_as(self, held: HeldSample) -> bool:
+        """Whether the sample was neither retired nor restarted since it was looked at."""
+        group, sample = await self._read("group", [str(held.sample_id.group)]) + await self._read(
+            "sample", [str(held.sample_id)]
+        )
+        return bool(group) and int(sample.get(b"records", 0)) >= held.records
 
     async def _read(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
         keys = [self._connection.key(family, member) for member in members]

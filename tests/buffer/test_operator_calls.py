@@ -9,7 +9,7 @@ import pytest
 from journal_builders import RULES, START, finish, turn
 
 from stream_rl.buffer import EmbeddedServer, RunRules, TrajectoryBuffer
-from stream_rl.errors import ConfigError
+from stream_rl.errors import ConfigError, CorruptRecord
 from stream_rl.sample import Status, StopReason, WeightVersion
 
 NO_REFILLS = RunRules(groups_per_step=2, group_size=2, max_refills_per_group=0, total_groups=4)
@@ -60,6 +60,25 @@ async def test_everything_held_is_found_by_its_state(buffer: TrajectoryBuffer) -
     assert list(await buffer.held_groups()) == [2]
     assert [group async for group in buffer.held({0: 1})] == []
     assert await buffer.trajectory(trained) is None
+
+
+async def test_a_record_that_went_while_it_was_read_is_no_damage(
+    buffer: TrajectoryBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sample in await buffer.lease("p", 4):
+        await finish(buffer, sample)
+    (group, _) = [group async for group in buffer.held(await buffer.held_groups())]
+
+    async def torn(*_: object) -> None:
+        raise CorruptRecord("half of it is gone")
+
+    monkeypatch.setattr("stream_rl.buffer.operator_calls.read_journals", torn)
+    with pytest.raises(CorruptRecord):
+        await buffer.trajectory(group.samples[0])
+    claim = await buffer.claim_trainer()
+    await buffer.take_step(claim, 1)
+    await buffer.checkpoints_kept(claim, 1)
+    assert await buffer.trajectory(group.samples[0]) is None
 
 
 async def test_a_requeued_prompt_comes_before_new_ones_and_skips_none(given_up: TrajectoryBuffer) -> None:
