@@ -63,6 +63,11 @@ class ChatEncoder:
         self._remembered = functools.lru_cache(maxsize=REMEMBERED_DELTAS)(self._delta_of_json)
 
     @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's own."""
+        return self._tokenizer
+
+    @property
     def stops(self) -> Sequence[str]:
         """Texts of the stop tokens."""
         return self._stops

@@ -1,0 +1,69 @@
+"""One loop in a task of its own, which goes on when it is answered and stands still while the turn loop generates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from stream_rl.agents.context import AgentContext, Answer, Pause, enter_context
+from stream_rl.errors import EnvFatalError
+
+__all__ = ["AgentRun", "Loop"]
+
+
+class Loop(Protocol):
+    """What a loop must have."""
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> float | None:
+        """Plays the sample."""
+
+
+class AgentRun:
+    """Drives a loop from answer to answer."""
+
+    def __init__(self, loop: Loop, context: AgentContext) -> None:
+        self._loop = loop
+        self._context = context
+        self._task: asyncio.Task[float | None] | None = None
+
+    async def start(self, row: Mapping[str, Any]) -> Pause:
+        """Runs the loop up to its first `generate`. Raises whatever the loop raises."""
+        self._task = asyncio.create_task(self._run(row))
+        self._task.add_done_callback(lambda _: self._context.ended())
+        return await self._next_pause()
+
+    async def go_on(self, answer: Answer) -> Pause:
+        """Answers the loop, and runs it up to its next `generate` or its end. Raises whatever the loop raises."""
+        self._context.answer(answer)
+        return await self._next_pause()
+
+    async def cancel(self, timeout: float) -> bool:
+        """Ends the loop, whose `finally` may take `timeout` seconds; whether it took no longer."""
+        if self._task is None:
+            return True
+        self._task.cancel()
+        _, late = await asyncio.wait([self._task], timeout=timeout)
+        return not late
+
+    async def _run(self, row: Mapping[str, Any]) -> float | None:
+        enter_context(self._context)
+        return await self._loop.run(dict(self._context.sampling_params), **row)
+
+    async def _next_pause(self) -> Pause:
+        pause = await self._context.next_pause()
+        if pause.done:
+            assert self._task is not None
+            reward = self._task.result()
+            if not self._context.turn:
+                raise EnvFatalError("the agent loop returned without a generation: there is nothing to train on")
+            pause.reward += _number(reward)
+        return pause
+
+
+def _number(reward: float | None) -> float:
+    if reward is None:
+        return 0.0
+    if isinstance(reward, bool | int | float) and abs(reward) < float("inf"):
+        return float(reward)
+    raise EnvFatalError(f"an agent loop must return a finite number or None, not {reward!r:.80}")
