@@ -65,8 +65,27 @@ class Pause:
     done: bool = False
 
 
+class TemplateReport(Protocol):
+    """What a chat template can do."""
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """The kinds of observations ("user", "tool", "tools") that it cannot take, and why."""
+
+    @property
+    def tools_shown(self) -> bool | None:
+        """Whether its prompts show the tools; None without tools."""
+
+
 class Chat(Protocol):
     """The model's chat form, as far as a loop may use it."""
+
+    @property
+    def report(self) -> TemplateReport:
+        """What the template can do."""
+
+    def showing(self, tools: Sequence[Mapping[str, Any]]) -> Chat:
+        """The same with these tools for the template."""
 
     @property
     def tokenizer(self) -> Any:
@@ -110,9 +129,11 @@ class AgentContext:
         self.args = surroundings.args
         self.sampling_params = dict(surroundings.sampling_params)
         self.turn = 0
-        self._chat, self._call = surroundings.chat, surroundings.call
+        self.chat = surroundings.chat
+        self._call = surroundings.call
         self._results = {} if results is None else results
-        self._calls_once = 0
+        self.calls_once = 0
+        """For who drives the loop: how often `once` was called."""
         self._known: Int32 | None = None
         self._messages: list[Message] = []
         self._pause = Pause()
@@ -122,11 +143,15 @@ class AgentContext:
     @property
     def tokenizer(self) -> Any:
         """The model's Hugging Face tokenizer."""
-        return self._chat.tokenizer
+        return self.chat.tokenizer
 
     def decode(self, tokens: Int32, *, special: bool = False) -> str:
         """Text of token ids, with special tokens if asked for."""
-        return self._chat.decode(tokens, special=special)
+        return self.chat.decode(tokens, special=special)
+
+    def show_tools(self, schemas: Sequence[Mapping[str, Any]]) -> None:
+        """Has the chat template show these tools, from the prompt on; before the first `generate`, also of a resume."""
+        self.chat = self.chat.showing(schemas)
 
     def observe(self, *messages: Message) -> None:
         """What the model reads before its next answer: chat messages, rendered together. Nothing is read at the end."""
@@ -191,8 +216,8 @@ class AgentContext:
         Raises:
             EnvFatalError: the answer is not JSON.
         """
-        number = self._calls_once
-        self._calls_once += 1
+        number = self.calls_once
+        self.calls_once += 1
         if number not in self._results:
             result = await self.act(function, *args, **named)
             try:

@@ -19,6 +19,7 @@ from stream_rl.config import ModelConfig
 from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
 from stream_rl.producer.chat_delta import content_text, find_delta
+from stream_rl.producer.chat_probe import ProbeReport, probe
 from stream_rl.sample import Int32
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = ["ChatEncoder", "load_chat_encoder"]
 
 REMEMBERED_DELTAS = 4096
 REMEMBERED_CHARACTERS = 512
+REMEMBERED_TOOL_SETS = 64
 
 
 class ChatEncoder:
@@ -61,6 +63,7 @@ class ChatEncoder:
         self._template_args = dict(template_args or {})
         self._stops = [str(stop) for stop in tokenizer.convert_ids_to_tokens(list(stop_token_ids))]
         self._remembered = functools.lru_cache(maxsize=REMEMBERED_DELTAS)(self._delta_of_json)
+        self._with_tools = functools.lru_cache(maxsize=REMEMBERED_TOOL_SETS)(self._showing_json)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -71,6 +74,15 @@ class ChatEncoder:
     def stops(self) -> Sequence[str]:
         """Texts of the stop tokens."""
         return self._stops
+
+    @functools.cached_property
+    def report(self) -> ProbeReport:
+        """What the template can do, tried once."""
+        return probe(self, self._template_args.get("tools") or ())
+
+    def showing(self, tools: Sequence[Mapping[str, Any]]) -> ChatEncoder:
+        """The same with these tool schemas for the template; made once for each set of tools."""
+        return self._with_tools(orjson.dumps(list(tools)))
 
     def encode_prompt(self, messages: Sequence[Message]) -> Int32:
         """Ids of a conversation up to the first generation, int32 (p,). Raises ModelError where the template does."""
@@ -120,6 +132,10 @@ class ChatEncoder:
         )
         assert isinstance(text, str)
         return text
+
+    def _showing_json(self, tools: bytes) -> ChatEncoder:
+        arguments = {**self._template_args, "tools": orjson.loads(tools)}
+        return ChatEncoder(self._tokenizer, self.stop_token_ids, arguments)
 
     def _delta_of_json(self, key: bytes) -> tuple[int | None, Int32]:
         messages: list[Message] = orjson.loads(key)

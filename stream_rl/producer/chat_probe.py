@@ -10,14 +10,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
-from stream_rl.producer.chat import ChatEncoder
 from stream_rl.producer.chat_delta import SENTINEL, Delta, find_delta
+
+if TYPE_CHECKING:
+    from stream_rl.producer.chat import ChatEncoder
 
 __all__ = ["ProbeReport", "probe"]
 
