@@ -96,6 +96,8 @@ class RolloutConfig(Settings):
     """Interactions per episode; then it stops with `max_turns`."""
     max_turn_len: int = Field(256, gt=0)
     """Tokens the model may write in one turn, end token included. A turn cut here ends the episode, unheard."""
+    commit_every_tokens: int = Field(2048, gt=0)
+    """Tokens of one turn after which they are committed while it goes on: a crash loses no more."""
     max_response_len: int = Field(4096, gt=0)
     """Tokens of the whole response, observations included, prompt excluded."""
     max_context_len: int = Field(4096, gt=0)
@@ -151,6 +153,8 @@ class EngineConfig(Settings):
     """Servers that already run. Empty: `count` servers are started and supervised."""
     count: int = Field(1, gt=0)
     """Servers to start."""
+    router_url: str | None = None
+    """An sglang-router that stands before these servers and spreads generations. Empty: producers spread their own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where started servers run."""
     port: int | None = Field(None, gt=0, lt=65536)
@@ -165,6 +169,8 @@ class EngineConfig(Settings):
     """Further arguments for `sglang.launch_server`."""
     weight_transfer: Literal["disk", "distributed"] = "disk"
     """How new weights reach the engines: a shared path, or a process group (gloo on CPU, NCCL on CUDA)."""
+    pause_mode: Literal["retract", "in_place", "abort"] = "retract"
+    """Running requests at a weight update: computed anew; kept on old KV (long contexts on GPUs; inexact); or ended."""
     start_timeout: float = Field(300.0, gt=0)
     """Seconds a server may take to come up."""
     request_timeout: float = Field(600.0, gt=0)

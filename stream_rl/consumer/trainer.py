@@ -70,7 +70,7 @@ def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str,
             asyncio.Runner() as runner,
         ):
             buffer = runner.run(TrajectoryBuffer.of(config, buffer_url))
-            publisher = WeightPublisher()
+            publisher = WeightPublisher(pause_mode=config.engine.pause_mode)
             try:
                 runner.run(_register(config, buffer, rank))
                 _assemble(config, device, runner, buffer, publisher).run()

@@ -29,11 +29,16 @@ NO_VERSION = "default"
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server was started with; without a context length it has the model's."""
+    """What a server was started with; without a context length it has the model's.
+
+    `overlaps`: it prepares a batch while the last one runs, and then stamps under `in_place` one token of each request
+    with a version that did not write it.
+    """
 
     model_path: str
     context_length: int | None
     max_running_requests: int
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +139,13 @@ class EngineClient:
         await self._transport.call("POST", "/flush_cache", timeout=timeout)
 
     async def update_weights_from_disk(
-        self, path: Path | str, version: WeightVersion, *, timeout: float = CONTROL_SECONDS
+        self, path: Path | str, version: WeightVersion, *, flush: bool = True, timeout: float = CONTROL_SECONDS
     ) -> None:
-        """Loads a Hugging Face folder that the server can read, as `version`, and flushes the cache."""
-        body = {"model_path": str(path), "weight_version": str(version), "flush_cache": True}
+        """Loads a Hugging Face folder that the server can read, as `version`; `flush` forgets every cached prefix.
+
+        Requests paused `in_place` hold the cache: a flush then answers 400 although the weights are live.
+        """
+        body = {"model_path": str(path), "weight_version": str(version), "flush_cache": flush}
         await self._transport.call("POST", "/update_weights_from_disk", body, timeout=timeout)
 
     async def set_weight_version(self, version: WeightVersion, *, timeout: float = CONTROL_SECONDS) -> None:
@@ -169,19 +177,25 @@ class EngineClient:
         await self._transport.call("POST", "/end_weight_update", {}, timeout=timeout, repeat=False)
 
     async def update_weights_from_distributed(
-        self, group: str, tensors: Sequence[TensorSpec], *, version: WeightVersion | None, timeout: float
+        self,
+        group: str,
+        tensors: Sequence[TensorSpec],
+        *,
+        version: WeightVersion | None,
+        flush: bool = True,
+        timeout: float,
     ) -> None:
         """Receives `tensors`, in order, that rank 0 of the group broadcasts while this waits.
 
-        With a `version` (the last of several calls) the cache is flushed. A name that the model does not know is
-        accepted in silence, and a wrong shape leaves the weights half changed: compare the names and shapes before.
+        With a `version` (the last of several calls) the cache is flushed, if `flush`. A name that the model does not
+        know is accepted in silence, and a wrong shape leaves the weights half changed: compare them before.
         """
         body = {
             "group_name": group,
             "names": [tensor.name for tensor in tensors],
             "shapes": [tensor.shape for tensor in tensors],
             "dtypes": [tensor.dtype for tensor in tensors],
-            "flush_cache": version is not None,
+            "flush_cache": flush and version is not None,
             "weight_version": None if version is None else str(version),
         }
         await self._transport.call("POST", "/update_weights_from_distributed", body, timeout=timeout, repeat=False)
@@ -197,7 +211,12 @@ class EngineClient:
     async def server_info(self, *, timeout: float = CONTROL_SECONDS) -> ServerInfo:
         """What the server was started with."""
         info = await self._transport.call("GET", "/server_info", timeout=timeout)
-        return ServerInfo(info["model_path"], info["context_length"], info["max_running_requests"])
+        return ServerInfo(
+            model_path=info["model_path"],
+            context_length=info["context_length"],
+            max_running_requests=info["max_running_requests"],
+            overlaps=not info["disable_overlap_schedule"],
+        )
 
     async def ready(self, *, timeout: float = CONTROL_SECONDS) -> bool:
         """Whether the server says that it takes requests; a paused one does not."""

@@ -6,12 +6,14 @@
     no engine                               ──► waits for one, until the deadline
 
 The fleet is told which engines serve (`refresh`); it asks nobody. An engine that is no longer named gives up its
-requests, and they go to others. Loads are this process's own: every producer balances what it sends.
+requests, and they go to others. Loads are this process's own: every producer balances what it sends. With a router all
+of this is the router's, and the fleet sends to that alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -19,10 +21,16 @@ from dataclasses import dataclass, field
 
 from stream_rl.engine.client import EngineClient
 from stream_rl.engine.generation import Generation, SamplingParams
+from stream_rl.engine.router import RouterClient
 from stream_rl.errors import EngineUnavailable
-from stream_rl.sample import Int32
+from stream_rl.metrics import catalog
+from stream_rl.sample import Int32, WeightVersion
 
 __all__ = ["Fleet", "choose"]
+
+logger = logging.getLogger(__name__)
+
+ROUTER = "router"
 
 SESSIONS_REMEMBERED = 16384
 # A session stays with its engine while that has at most this many requests more than twice the least loaded.
@@ -33,6 +41,7 @@ SLACK = 16
 class _Engine:
     engine_id: str
     client: EngineClient
+    confirmed: WeightVersion | None = None
     calls: set[asyncio.Task[Generation]] = field(default_factory=set)
     passed_over_until: float = 0.0
     gone: bool = False
@@ -46,21 +55,38 @@ class Fleet:
         timeout: seconds that one `generate` may take, waiting for an engine and retries included.
         pass_over: seconds for which an engine that did not answer gets no requests.
         attempts: connection attempts on one engine before the request goes to another.
+        router: URL of an sglang-router that stands before the engines.
     """
 
-    def __init__(self, *, vocab_size: int, timeout: float = 600.0, pass_over: float = 5.0, attempts: int = 3) -> None:
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        timeout: float = 600.0,
+        pass_over: float = 5.0,
+        attempts: int = 3,
+        router: str | None = None,
+    ) -> None:
         self._vocab_size = vocab_size
         self._timeout = timeout
         self._pass_over = pass_over
         self._attempts = attempts
+        self._router = router
         self._engines: dict[str, _Engine] = {}
         self._sessions: OrderedDict[str, str] = OrderedDict()
         self._running: dict[str, _Engine] = {}
         self._changed = asyncio.Event()
 
-    async def refresh(self, engines: Iterable[tuple[str, str]]) -> None:
-        """Sets which engines serve, as (engine id, url). Known ones keep their connections and sessions."""
-        named = dict(engines)
+    async def refresh(
+        self, engines: Iterable[tuple[str, str]], confirmed: Mapping[str, WeightVersion | None] | None = None
+    ) -> None:
+        """Sets which engines serve, as (engine id, url). Known ones keep their connections and sessions.
+
+        Args:
+            confirmed: the version that each engine has said it serves; an older one in its answers is counted.
+        """
+        serving = dict(engines)
+        named = serving if self._router is None else {ROUTER: self._router} if serving else {}
         gone = [engine for name, engine in self._engines.items() if named.get(name) != engine.client.url]
         for engine in gone:
             del self._engines[engine.engine_id]
@@ -68,8 +94,13 @@ class Fleet:
             for call in engine.calls:
                 call.cancel()
         for name in named.keys() - self._engines.keys():
-            client = EngineClient(named[name], vocab_size=self._vocab_size, attempts=self._attempts)
+            kind = EngineClient if self._router is None else RouterClient
+            client = kind(named[name], vocab_size=self._vocab_size, attempts=self._attempts)
             self._engines[name] = _Engine(name, client)
+        for engine in self._engines.values():
+            engine.confirmed = (confirmed or {}).get(engine.engine_id)
+            if isinstance(engine.client, RouterClient):
+                await engine.client.follow(serving.values())
         self._changed.set()
         for engine in gone:
             await engine.client.close()
@@ -90,6 +121,7 @@ class Fleet:
         sampling: SamplingParams,
         *,
         rid: str | None = None,
+        extra_key: str | None = None,
     ) -> Generation:
         """`EngineClient.generate` on the session's engine, or on another.
 
@@ -104,7 +136,7 @@ class Fleet:
                 while True:
                     engine = await self._engine_for(session_id)
                     try:
-                        return await self._call(engine, input_ids, sampling, rid)
+                        return await self._call(engine, input_ids, sampling, rid, extra_key)
                     except EngineUnavailable as error:
                         last = error
                         engine.passed_over_until = asyncio.get_running_loop().time() + self._pass_over
@@ -117,13 +149,20 @@ class Fleet:
         if (engine := self._running.get(rid)) is not None:
             await engine.client.abort(rid)
 
-    async def _call(self, engine: _Engine, input_ids: Int32, sampling: SamplingParams, rid: str | None) -> Generation:
-        call = asyncio.create_task(engine.client.generate(input_ids, sampling, rid=rid, timeout=self._timeout))
+    async def _call(
+        self, engine: _Engine, input_ids: Int32, sampling: SamplingParams, rid: str | None, extra_key: str | None
+    ) -> Generation:
+        call = asyncio.create_task(
+            engine.client.generate(input_ids, sampling, rid=rid, extra_key=extra_key, timeout=self._timeout)
+        )
+        confirmed = engine.confirmed
         engine.calls.add(call)
         if rid is not None:
             self._running[rid] = engine
         try:
-            return await call
+            generation = await call
+            _check_stamps(generation, engine, confirmed)
+            return generation
         except asyncio.CancelledError:
             # Either this coroutine is cancelled, or the engine left and its calls were.
             task = asyncio.current_task()
@@ -158,6 +197,16 @@ class Fleet:
         self._sessions.move_to_end(session_id)
         if len(self._sessions) > SESSIONS_REMEMBERED:
             self._sessions.popitem(last=False)
+
+
+def _check_stamps(generation: Generation, engine: _Engine, confirmed: WeightVersion | None) -> None:
+    """Counts an answer that names an older version than the engine had confirmed before it was asked."""
+    if confirmed is not None and generation.spans and generation.spans[0].version < confirmed:
+        catalog.VERSION_MISMATCHES.inc(engine=engine.engine_id)
+        logger.warning(
+            "engine %s confirmed version %s and then wrote tokens as version %s",
+            engine.engine_id, confirmed, generation.spans[0].version,
+        )  # fmt: skip
 
 
 def choose(loads: Mapping[str, int], current: str | None) -> str:

@@ -1,9 +1,16 @@
 """New weights for every engine, while their requests wait half done.
 
-    pause (retract) ─► load version T ─► flush ─► continue ─► does it say T?        all engines at once, one deadline
+    pause ─► load version T ─► flush ─► continue ─► does it say T?        all engines at once, one deadline
 
-Under `retract` with a flush everything is prefilled again by the new weights, so no token is ever computed from a cache
-of older ones. An engine that fails is reported and the others go on; whoever publishes keeps it from serving.
+    retract    requests wait, and everything is prefilled again by the new weights: no token is ever computed from a
+               cache of older ones. The default
+    abort      requests end with what they have, and their turns go on by new ones; as exact, a second slower
+    in_place   requests go on from the older weights' cache, and nothing is flushed: a flush would be refused after the
+               weights are live, and leave the engine and its answers with different versions. Producers then keep
+               prefixes apart by group (`extra_key`), and an engine that overlaps batches, whose stamps are off by one
+               token, is refused
+
+An engine that fails is reported and the others go on; whoever publishes keeps it from serving.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stream_rl.engine.client import EngineClient
+from stream_rl.engine.client import EngineClient, PauseMode
 from stream_rl.errors import EngineError, EngineRejected, WeightUpdateFailed
 from stream_rl.metrics import catalog
 from stream_rl.sample import WeightVersion
@@ -47,11 +54,18 @@ class WeightPublisher:
 
     Args:
         timeout: seconds that one engine's update may take.
+        pause_mode: what becomes of running requests.
     """
 
-    def __init__(self, *, timeout: float = 60.0) -> None:
+    def __init__(self, *, timeout: float = 60.0, pause_mode: PauseMode = "retract") -> None:
         self.timeout = timeout
+        self._pause_mode = pause_mode
         self._clients: dict[str, EngineClient] = {}
+
+    @property
+    def flushes(self) -> bool:
+        """Whether an update forgets every cached prefix."""
+        return self._pause_mode != "in_place"
 
     async def publish(
         self, engines: Iterable[tuple[str, str]], version: WeightVersion, path: Path
@@ -63,8 +77,8 @@ class WeightPublisher:
 
         async def load(client: EngineClient) -> None:
             try:
-                await client.pause("retract", timeout=self.timeout)
-                await client.update_weights_from_disk(path, version, timeout=self.timeout)
+                await self.pause(client)
+                await client.update_weights_from_disk(path, version, flush=self.flushes, timeout=self.timeout)
             finally:
                 await client.continue_(timeout=RESUME_SECONDS)
             await confirm(client, version)
@@ -72,6 +86,15 @@ class WeightPublisher:
         updates = await self._on_each(engines, load)
         count(updates)
         return updates
+
+    async def pause(self, client: EngineClient) -> None:
+        """Stops an engine's generation for an update. Raises WeightUpdateFailed where its stamps would be wrong."""
+        if self._pause_mode == "in_place" and (await client.server_info()).overlaps:
+            raise WeightUpdateFailed(
+                f"engine {client.url} overlaps batches and would stamp tokens wrongly under engine.pause_mode="
+                "in_place: start it with --disable-overlap-schedule, or set engine.pause_mode to retract"
+            )
+        await client.pause(self._pause_mode, timeout=self.timeout)
 
     async def recover(self, engines: Iterable[tuple[str, str]]) -> list[EngineUpdate]:
         """Puts in order what a trainer that died in the middle of an update left behind: a group, an open bracket, a

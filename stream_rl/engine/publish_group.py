@@ -114,11 +114,15 @@ class GroupPublisher:
         """One round. Returns why it failed, by engine; a fault of the sender's is every engine's."""
         if self._members != engines and (errors := await self._form(engines)):
             return errors
-        errors = await self._on_each(engines, lambda client, _rank: _open(client))
+        errors = await self._on_each(engines, lambda client, _rank: self._open(client))
         for start, end in buckets(self._sender.tensors, BUCKET_BYTES):
             errors = errors or await self._send_bucket(engines, start, end, version)
         errors = await self._on_each(engines, lambda client, _rank: resume(client)) | errors
         return errors or await self._on_each(engines, lambda client, _rank: confirm(client, version))
+
+    async def _open(self, client: EngineClient) -> None:
+        await self._publisher.pause(client)
+        await client.begin_weight_update()
 
     async def _send_bucket(
         self, engines: Mapping[str, str], start: int, end: int, version: WeightVersion
@@ -129,7 +133,7 @@ class GroupPublisher:
 
         def receive(client: EngineClient, _rank: int) -> Awaitable[None]:
             return client.update_weights_from_distributed(
-                GROUP, tensors[start:end], version=last, timeout=self._publisher.timeout
+                GROUP, tensors[start:end], version=last, flush=self._publisher.flushes, timeout=self._publisher.timeout
             )
 
         return await self._together(engines, receive, lambda: self._sender.broadcast(start, end))
@@ -175,11 +179,6 @@ class GroupPublisher:
             *(failure(act(self._publisher.client(url), rank), timeout) for rank, url in enumerate(engines.values(), 1))
         )
         return {engine_id: error for engine_id, error in zip(engines, results, strict=True) if error is not None}
-
-
-async def _open(client: EngineClient) -> None:
-    await client.pause("retract")
-    await client.begin_weight_update()
 
 
 async def _answers(client: EngineClient) -> None:

@@ -166,8 +166,9 @@ def launch_command(config: Config, index: int, port: int, *, seeded: bool = Fals
             "--mem-fraction-static", "0.1",
             "--max-total-tokens", str(engine.max_total_tokens),
             "--sleep-on-idle",
-            "--disable-overlap-schedule",
         ]  # fmt: skip
+    if _on_cpu(config) or engine.pause_mode == "in_place":
+        command.append("--disable-overlap-schedule")
     return [*command, *engine.extra_args]
 
 

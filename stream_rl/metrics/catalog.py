@@ -106,6 +106,12 @@ LIVE_SAMPLES = Metric("live_samples", "gauge", "Samples this producer holds", ()
 ENGINE_REQUEST_RETRIES = Metric(
     "engine_request_retries_total", "counter", "Engine requests retried, by cause", ("cause",)
 )
+VERSION_MISMATCHES = Metric(
+    "version_mismatches_total", "counter", "Answers stamped older than what the engine had confirmed", ("engine",)
+)
+OLDER_CACHE_TOKENS = Metric(
+    "older_cache_tokens_total", "counter", "Tokens perhaps written from a cache of older weights (in_place only)", ()
+)
 
 # Trainer
 STEPS = Metric("trainer_steps_total", "counter", "Training steps finished", ())

@@ -11,6 +11,7 @@ from stream_rl.buffer import EngineRecord, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.engine.fleet import Fleet
 from stream_rl.errors import EngineUnavailable
+from stream_rl.producer.cache_scope import cache_scope
 from stream_rl.producer.journal import MemoryJournal
 from stream_rl.producer.loading import Rollout, load_rollout, load_vocab_size
 from stream_rl.producer.samples import new_sample, sampling_seed
@@ -46,10 +47,11 @@ async def evaluate(config: Config, *, buffer_url: str) -> EvaluationResult:
     rollout = load_rollout(config, held_out=True)
     serving = await _serving(config, buffer_url)
     timeout = min(config.engine.request_timeout, config.evaluation.deadline)
-    fleet = Fleet(vocab_size=load_vocab_size(config.model), timeout=timeout)
+    fleet = Fleet(vocab_size=load_vocab_size(config.model), timeout=timeout, router=config.engine.router_url)
+    version = min((engine.version for engine in serving if engine.version is not None), default=None)
     try:
         await fleet.refresh([(engine.engine_id, engine.url) for engine in serving])
-        ended = await evaluate_rollout(rollout, fleet)
+        ended = await evaluate_rollout(rollout, fleet, version)
     finally:
         await fleet.close()
         rollout.threads.close()
@@ -61,13 +63,14 @@ async def evaluate(config: Config, *, buffer_url: str) -> EvaluationResult:
         episodes=len(ended),
         mean_reward=sum(sample.reward or 0.0 for sample in ended) / len(ended),
         turns_mean=sum(sample.next_turn for sample in ended) / len(ended),
-        version=min((engine.version for engine in serving if engine.version is not None), default=None),
+        version=version,
     )
 
 
-async def evaluate_rollout(rollout: Rollout, engines: Engines) -> list[Sample]:
-    """The samples that ended before `evaluation.deadline`, failures left out."""
+async def evaluate_rollout(rollout: Rollout, engines: Engines, version: WeightVersion | None = None) -> list[Sample]:
+    """The samples that ended before `evaluation.deadline`, failures left out; `version` is what the engines serve."""
     config = rollout.config
+    scope = cache_scope(config, "evaluation", version.step if version else 0)
     slots = asyncio.Semaphore(config.producer.concurrency)
 
     async def play(number: int) -> Sample | None:
@@ -77,7 +80,7 @@ async def evaluate_rollout(rollout: Rollout, engines: Engines) -> list[Sample]:
         sample = new_sample(row, sample_id, seed, config.evaluation.temperature, session_id=session_id)
         journal = MemoryJournal()
         async with slots:
-            await Episode(rollout, engines, journal, sample, row).run()
+            await Episode(rollout, engines, journal, sample, row, scope=scope).run()
         return sample if journal.outcome else None
 
     tasks = [asyncio.create_task(play(number)) for number in range(config.evaluation.episodes)]

@@ -84,7 +84,7 @@ class BufferJournal:
             seconds = time.monotonic() - began
         finally:
             self.committing = False
-        self._count(records, seconds)
+        self._count(records, seconds, ended=outcome is not None)
         if outcome is not None:
             self._count_end(outcome)
 
@@ -123,13 +123,22 @@ class BufferJournal:
             catalog.COMMITS_REFUSED.inc(reason="lease_lost")
             raise
 
-    def _count(self, records: Sequence[Record], commit_seconds: float) -> None:
+    def _count(self, records: Sequence[Record], commit_seconds: float, *, ended: bool) -> None:
         first = self._position - len(records)
         turns = [(first + at, record) for at, record in enumerate(records) if isinstance(record, Turn)]
         if self._log is not None:
             self._log.extend(self._line(position, turn, commit_seconds) for position, turn in turns)
-        for _, turn in turns:
-            _count_turn(turn, self._environment, commit_seconds)
+        for position, turn in turns:
+            catalog.COMMIT_SECONDS.observe(commit_seconds, environment=self._environment)
+            if turn.complete or ended:
+                _count_turn(self._pieces(position, turn), self._environment)
+
+    def _pieces(self, position: int, turn: Turn) -> list[Turn]:
+        """All records of one interaction, newest first: the one at `position`."""
+        pieces = [turn]
+        while isinstance(record := self._records[position - len(pieces)], Turn) and record.index == turn.index:
+            pieces.append(record)
+        return pieces
 
     def _line(self, position: int, turn: Turn, commit_seconds: float) -> dict[str, object]:
         sample = self.lease.sample_id
@@ -155,10 +164,11 @@ class BufferJournal:
         catalog.RESPONSE_LENGTH.observe(sum(turn.length for turn in turns), environment=environment)
 
 
-def _count_turn(turn: Turn, environment: str, commit_seconds: float) -> None:
-    catalog.GENERATE_SECONDS.observe(turn.timings.get("generate", 0.0), environment=environment)
-    catalog.COMMIT_SECONDS.observe(commit_seconds, environment=environment)
-    catalog.GENERATED_TOKENS.observe(len(turn.generated), environment=environment)
+def _count_turn(pieces: Sequence[Turn], environment: str) -> None:
+    """Counts an interaction once, however many records it took."""
+    turn = pieces[0]
+    catalog.GENERATE_SECONDS.observe(sum(p.timings.get("generate", 0.0) for p in pieces), environment=environment)
+    catalog.GENERATED_TOKENS.observe(sum(len(piece.generated) for piece in pieces), environment=environment)
     if not turn.complete:
         return
     catalog.TURNS_COMMITTED.inc(environment=environment)

@@ -1,8 +1,8 @@
 """One episode: generate, act, observe, commit, until something ends it.
 
     ┌► generate ──cut by a budget──────────────► score what is there ──► end: the budget's name
-    │     │ ├──── interrupted: commit an open turn, generate the rest ─┐
-    │     ▼ ◄──────────────────────────────────────────────────────────┘
+    │     │ ├──── interrupted, or a chunk long: commit an open turn, generate the rest ─┐
+    │     ▼ ◄───────────────────────────────────────────────────────────────────────────┘
     │    act ──── the environment's last word ─────────────────────────► end: env_done, parse_failures, max_turns
     │     ▼
     │  observe ── no room for it ──────────────────────────────────────► end: max_response_len, max_context_len
@@ -10,8 +10,10 @@
     └─ commit
 
 The whole state is the `Sample` and the environment, so the loop can stop after any commit and go on in another process.
-A commit that ends the episode carries the outcome, so no finished turn waits for its outcome. Token truth: what the
-engine generated is appended as it came; only observations are encoded, by the delta rule.
+A commit that ends the episode carries the outcome, so no finished turn waits for its outcome. A long turn is asked for
+in chunks, each committed before the next: a request more for thousands of tokens, whose prefix the engine has cached,
+where a stream would cost its HTTP process an event a token. Token truth: what the engine generated is appended as it
+came; only observations are encoded, by the delta rule.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from stream_rl.engine.generation import Generation, SamplingParams
 from stream_rl.errors import EngineError, EnvFatalError
 from stream_rl.metrics import catalog
 from stream_rl.producer.budgets import Room, overflow, room
+from stream_rl.producer.cache_scope import CacheScope
 from stream_rl.producer.env_session import Step
 from stream_rl.producer.episode_env import EpisodeEnv, RestartNeeded
 from stream_rl.producer.journal import Journal
@@ -50,7 +53,13 @@ class Engines(Protocol):
     """What generates: the fleet, or a test's script."""
 
     async def generate(
-        self, session_id: str, input_ids: Int32, sampling: SamplingParams, *, rid: str | None = None
+        self,
+        session_id: str,
+        input_ids: Int32,
+        sampling: SamplingParams,
+        *,
+        rid: str | None = None,
+        extra_key: str | None = None,
     ) -> Generation:
         """Continues `input_ids` (int32 (p,)); requests of one session go to the engine that holds their prefix."""
 
@@ -65,6 +74,7 @@ class Episode:
         sample: empty for a new episode, else rebuilt from its journal.
         row: the sample's prompt.
         begun: whether the journal holds the sample's start record.
+        scope: whose cached prefixes it may use; None: anybody's.
     """
 
     def __init__(
@@ -76,6 +86,7 @@ class Episode:
         row: PromptRow,
         *,
         begun: bool = False,
+        scope: CacheScope | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.sample = sample
@@ -84,6 +95,7 @@ class Episode:
         self._engines = engines
         self._journal = journal
         self._begun = begun
+        self._scope = scope
         self._clock = clock or asyncio.get_running_loop().time
         self._since = self._clock()
         self._interrupted = False
@@ -153,13 +165,13 @@ class Episode:
         try:
             async with asyncio.timeout(self._remaining_seconds()):
                 piece = await self._generate(limit)
-                acted = None if piece.finish_reason == "abort" else await self._act(piece)
+                acted = None if piece.open else await self._act(piece)
         except RestartNeeded:
             await self._restart()
         except TimeoutError:
             await self._miss_deadline(piece)
         else:
-            await (self._pause(piece) if acted is None else self._observe(piece, acted, limit))
+            await (self._keep_open(piece) if acted is None else self._observe(piece, acted, limit))
 
     def _remaining_seconds(self) -> float:
         return self._limits.deadline - self.sample.active_seconds - self._active_seconds()
@@ -173,23 +185,29 @@ class Episode:
         sample = self.sample
         if (stopped := self._stopped(NOTHING)) or limit.tokens <= 0:
             return Piece(NOTHING, "stop" if stopped else "length", 0.0)
+        chunk = min(limit.tokens, self._limits.commit_every_tokens)
         sampling = SamplingParams(
-            max_new_tokens=limit.tokens,
+            max_new_tokens=chunk,
             temperature=sample.temperature,
             stop_token_ids=self._rollout.chat.stop_token_ids,
             sampling_seed=turn_seed(sample.sampling_seed, sample.next_turn),
         )
         began = self._clock()
-        generation = await self._engines.generate(sample.session_id, sample.tokens, sampling, rid=self.request_id)
+        key = self._scope.key if self._scope else None
+        generation = await self._engines.generate(
+            sample.session_id, sample.tokens, sampling, rid=self.request_id, extra_key=key
+        )
+        if self._scope and (older := self._scope.older(generation)):
+            catalog.OLDER_CACHE_TOKENS.inc(older)
         reason = generation.finish_reason
         if self._stopped(generation):
             reason = "stop"
-        elif len(generation.tokens) >= limit.tokens:
-            reason = "length"
+        elif (length := len(generation.tokens)) >= chunk:
+            reason = "length" if length >= limit.tokens else "chunk"
         return Piece(generation, reason, self._clock() - began)
 
-    async def _pause(self, piece: Piece) -> None:
-        """Records what an interrupted generation had, as an open turn."""
+    async def _keep_open(self, piece: Piece) -> None:
+        """Records what a generation had that was interrupted, or is a chunk of a long turn."""
         if len(piece.generation.tokens):
             await self._commit(self._open_record(piece))
         else:

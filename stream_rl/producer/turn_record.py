@@ -16,11 +16,20 @@ NOTHING = Generation(NO_TOKENS, np.zeros(0, np.float32), (), "abort")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one generation gave; `finish_reason` is ours: a stop token that the cut follows is a stop."""
+    """What one generation gave, and the seconds it took.
+
+    `finish_reason` is ours: "stop" also where a cut follows the stop token, "length" only where a budget is spent;
+    "abort" and "chunk" (as much as is committed at once) leave the turn open.
+    """
 
     generation: Generation
     finish_reason: str
     seconds: float
+
+    @property
+    def open(self) -> bool:
+        """Whether the turn goes on after these tokens."""
+        return self.finish_reason in ("abort", "chunk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class Acted:
 
 
 def open_record(index: int, piece: Piece, *, active_seconds: float) -> Turn:
-    """The record of a generation that was cut before the environment heard of it: turn `index` stays open."""
+    """The record of tokens that the environment has not heard of: turn `index` stays open."""
     generation = piece.generation
     return Turn(
         index=index,

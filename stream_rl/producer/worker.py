@@ -23,6 +23,7 @@ from stream_rl.errors import EngineError, JournalMismatch, LeaseLost
 from stream_rl.metrics import catalog
 from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.turn_log import JsonLines
+from stream_rl.producer.cache_scope import cache_scope
 from stream_rl.producer.journal import BufferJournal
 from stream_rl.producer.loading import Rollout, load_rollout, load_vocab_size
 from stream_rl.producer.room import RoomWatch
@@ -48,7 +49,11 @@ async def run_producer(config: Config, *, producer_id: str, buffer_url: str, sto
         BufferUnavailable: Redis did not come back within `buffer.timeout`.
     """
     rollout = load_rollout(config)
-    fleet = Fleet(vocab_size=load_vocab_size(config.model), timeout=config.engine.request_timeout)
+    fleet = Fleet(
+        vocab_size=load_vocab_size(config.model),
+        timeout=config.engine.request_timeout,
+        router=config.engine.router_url,
+    )
     log = JsonLines(config.folder / "turns" / f"{producer_id}.jsonl") if config.metrics.turn_log else None
     buffer = await TrajectoryBuffer.of(config, buffer_url)
     try:
@@ -124,7 +129,8 @@ class Producer:
     def _start(self, leased: LeasedSample) -> None:
         journal = BufferJournal(self._buffer, leased, self._rollout.environment.name, self._log)
         sample, row = rebuild(leased, self._rollout)
-        episode = Episode(self._rollout, self._fleet, journal, sample, row, begun=leased.start is not None)
+        scope = cache_scope(self._config, str(sample.group_index), leased.v0)
+        episode = Episode(self._rollout, self._fleet, journal, sample, row, begun=leased.start is not None, scope=scope)
         task = asyncio.create_task(self._play(episode, journal))
         self._live[task] = _Live(episode, journal, task)
         task.add_done_callback(self._ended)
@@ -195,5 +201,6 @@ class Producer:
     async def _follow_engines(self) -> None:
         while True:
             serving = [engine for engine in await self._buffer.engines() if engine.state == "serving"]
-            await self._fleet.refresh((engine.engine_id, engine.url) for engine in serving)
+            places = [(engine.engine_id, engine.url) for engine in serving]
+            await self._fleet.refresh(places, {engine.engine_id: engine.version for engine in serving})
             await asyncio.sleep(REFRESH_SECONDS if self._fleet.engines else REFRESH_SECONDS_WITHOUT_ENGINE)

@@ -163,7 +163,7 @@ class FakeEngineServer:
         return _answer({"model_path": "fake", "weight_version": self.version})
 
     async def _server_info(self, _request: web.Request) -> web.Response:
-        answer = {"model_path": "fake", "context_length": self._context_length}
+        answer = {"model_path": "fake", "context_length": self._context_length, "disable_overlap_schedule": True}
         return _answer({**answer, "max_running_requests": self._max_running})
 
     async def _generate(self, http: web.Request) -> web.Response:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from aiohttp import ClientSession, web
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 
 from stream_rl.engine.client import SamplingParams
 from stream_rl.engine.fleet import SLACK, Fleet, choose
 from stream_rl.engine.ports import free_port
 from stream_rl.errors import EngineRejected, EngineUnavailable
-from stream_rl.sample import Int32
+from stream_rl.sample import Int32, WeightVersion
 from stream_rl.testing import FakeEngineServer, seeded
 
 VOCAB = 32
@@ -158,3 +160,54 @@ async def test_a_cancelled_request_is_not_sent_again(
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert not engines[1].requests
+
+
+async def test_an_answer_stamped_older_than_was_confirmed_is_counted(
+    engines: list[FakeEngineServer], prompt: Int32
+) -> None:
+    def counted() -> float:
+        return REGISTRY.get_sample_value("stream_rl_version_mismatches_total", {"engine": "engine-0"}) or 0.0
+
+    fleet, before = Fleet(vocab_size=VOCAB, timeout=5.0), counted()
+    await fleet.refresh(named(engines)[:1], {"engine-0": WeightVersion(0)})
+    await fleet.generate("s", prompt, SamplingParams(1))
+    assert counted() == before
+    await fleet.refresh(named(engines)[:1], {"engine-0": WeightVersion(1)})
+    await fleet.generate("s", prompt, SamplingParams(1))
+    assert counted() == before + 1
+    await fleet.close()
+
+
+async def test_behind_a_router_aborts_still_reach_the_engine(engines: list[FakeEngineServer], prompt: Int32) -> None:
+    async with router_before(engines[1]) as url:
+        fleet = Fleet(vocab_size=VOCAB, timeout=5.0, router=url)
+        await fleet.refresh(named(engines))
+        assert (await fleet.generate("s", prompt, SamplingParams(3), extra_key="k")).finish_reason == "length"
+        assert engines[1].requests[0]["extra_key"] == "k"
+        running = asyncio.create_task(fleet.generate("s", prompt, SamplingParams(4000), rid="a"))
+        await engines[1].arrived(2)
+        await fleet.abort("a")
+        assert (await running).finish_reason == "abort"
+        assert [path for path, _ in engines[0].calls] == ["/abort_request"]
+        await fleet.refresh([])
+        assert not fleet.engines
+        await fleet.close()
+
+
+@asynccontextmanager
+async def router_before(engine: FakeEngineServer) -> AsyncIterator[str]:
+    """An sglang-router as the fleet sees one: it forwards /generate, and knows nothing else."""
+
+    async def forward(request: web.Request) -> web.Response:
+        async with ClientSession() as session, session.post(f"{engine.url}/generate", data=await request.read()) as it:
+            return web.Response(body=await it.read(), status=it.status, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/generate", forward)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

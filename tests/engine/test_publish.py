@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from stream_rl.engine.client import EngineClient, SamplingParams
+from stream_rl.engine.client import EngineClient, SamplingParams, ServerInfo
 from stream_rl.engine.ports import free_port
 from stream_rl.engine.publish import GROUP, WeightPublisher
 from stream_rl.sample import Int32, WeightVersion
@@ -95,6 +96,40 @@ async def test_requests_wait_through_an_update_and_finish(
         generation = await running
     assert generation.finish_reason == "length"
     assert generation.spans[-1].version == VERSION
+
+
+async def test_in_place_keeps_the_cache_and_refuses_an_engine_whose_stamps_would_be_wrong(
+    engines: list[FakeEngineServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlapping = ServerInfo("fake", None, 8, overlaps=True)
+    ask = EngineClient.server_info
+
+    async def server_info(client: EngineClient) -> ServerInfo:
+        return overlapping if client.url == engines[0].url else await ask(client)
+
+    monkeypatch.setattr(EngineClient, "server_info", server_info)
+    publisher = WeightPublisher(timeout=5.0, pause_mode="in_place")
+    refused, fine = await publisher.publish(named(engines), VERSION, WEIGHTS)
+    await publisher.close()
+    assert "--disable-overlap-schedule" in (refused.error or "")
+    assert engines[0].version == "0"
+    assert fine.ok
+    assert engines[1].calls[0][1] == {"mode": "in_place"}
+    assert engines[1].calls[1][1]["flush_cache"] is False
+
+
+async def test_abort_gives_requests_back_half_done(engines: list[FakeEngineServer], prompt: Int32) -> None:
+    publisher = WeightPublisher(timeout=5.0, pause_mode="abort")
+    async with EngineClient(engines[0].url, vocab_size=32) as client:
+        running = asyncio.create_task(client.generate(prompt, SamplingParams(4000)))
+        await engines[0].arrived(1)
+        await asyncio.sleep(0.01)
+        await publisher.publish(named(engines), VERSION, WEIGHTS)
+        cut = await running
+        rest = await client.generate(np.concatenate([prompt, cut.tokens]), SamplingParams(4))
+    await publisher.close()
+    assert (cut.finish_reason, rest.spans[0].version) == ("abort", VERSION)
+    assert 0 < len(cut.tokens) < 4000
 
 
 async def test_what_a_dead_trainer_left_is_put_in_order(

@@ -205,3 +205,9 @@ def test_ports_follow_each_other_or_are_free(tmp_path: Path) -> None:
     assert [server.url for server in fixed] == ["http://127.0.0.1:4711", "http://127.0.0.1:4712"]
     free = [EngineServer.from_config(config(), index, log_path=tmp_path / "log") for index in (0, 1)]
     assert free[0].url != free[1].url
+
+
+def test_in_place_is_served_without_overlapping_batches() -> None:
+    """An overlapping engine stamps a token with a version that did not write it."""
+    assert "--disable-overlap-schedule" in launch_command(config(device="cuda", pause_mode="in_place"), 0, 1)
+    assert "--disable-overlap-schedule" not in launch_command(config(device="cuda"), 0, 1)

@@ -16,6 +16,7 @@ from stream_rl.engine.publish import WeightPublisher
 from stream_rl.engine.server import EngineServer
 from stream_rl.errors import EngineRejected, EngineUnavailable
 from stream_rl.models.tiny_text import make_tiny_text
+from stream_rl.producer.cache_scope import CacheScope
 from stream_rl.sample import Int32, VersionSpan, WeightVersion
 from stream_rl.testing import FakeEngineServer, seeded
 
@@ -163,6 +164,53 @@ async def test_an_update_inside_a_request_is_two_spans_and_exact(
         assert difference.max() < EXACT
     again = await real.generate(prompt, sampled(8, seed=5))
     assert np.abs(again.log_probs - reference(other_model, prompt, again)).max() < EXACT
+
+
+async def test_in_place_older_cache_is_shared_only_under_its_own_key(
+    real: EngineClient, prompt: Int32, tiny_model: Path, other_model: Path
+) -> None:
+    """Also that the scope of a group counts every token that may have come from such a cache."""
+    await real.generate(prompt, sampled(8, seed=5), extra_key="group-1")
+    running = asyncio.create_task(real.generate(prompt, ENDLESS, rid="p", extra_key="group-2"))
+    await asyncio.sleep(0.3)
+    publisher = WeightPublisher(pause_mode="in_place")
+    (update,) = await publisher.publish([("engine-0", real.url)], WeightVersion(101), other_model)
+    await publisher.close()
+    assert update.ok, update.error
+    assert await real.weight_version() == WeightVersion(101)
+    await asyncio.sleep(0.3)
+    await real.abort("p")
+    crossed = await running
+    stale = await real.generate(prompt, sampled(8, seed=5), extra_key="group-1")
+    fresh = await real.generate(prompt, sampled(8, seed=5), extra_key="group-3")
+
+    old, new = crossed.spans
+    assert (old.version, new.version) == (VERSION, WeightVersion(101))
+    # The stamps are right to the token: what the old weights wrote is exact up to the change.
+    before = np.abs(crossed.log_probs - reference(tiny_model, prompt, crossed))
+    assert before[: old.end].max() < EXACT < before[old.end :].max()
+    assert np.abs(fresh.log_probs - reference(other_model, prompt, fresh)).max() < EXACT
+    assert np.abs(stale.log_probs - reference(other_model, prompt, stale)).max() > EXACT
+    scope = CacheScope("key", VERSION.step)
+    assert [scope.older(each) for each in (crossed, stale, fresh)] == [new.end - new.start, len(stale.tokens), 0]
+
+
+async def test_after_an_aborting_update_the_rest_is_exact(
+    real: EngineClient, prompt: Int32, tiny_model: Path, other_model: Path
+) -> None:
+    running = asyncio.create_task(real.generate(prompt, ENDLESS))
+    await asyncio.sleep(0.3)
+    publisher = WeightPublisher(pause_mode="abort")
+    (update,) = await publisher.publish([("engine-0", real.url)], WeightVersion(101), other_model)
+    await publisher.close()
+    assert update.ok, update.error
+    cut = await running
+    given = np.concatenate([prompt, cut.tokens])
+    rest = await real.generate(given, sampled(8, seed=5))
+    assert (cut.finish_reason, [span.version for span in cut.spans]) == ("abort", [VERSION])
+    assert [span.version for span in rest.spans] == [WeightVersion(101)]
+    assert np.abs(cut.log_probs - reference(tiny_model, prompt, cut)).max() < EXACT
+    assert np.abs(rest.log_probs - reference(other_model, given, rest)).max() < EXACT
 
 
 async def test_a_half_done_update_is_put_in_order(

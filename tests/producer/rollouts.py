@@ -61,7 +61,13 @@ class ScriptedEngines:
         self.version = WeightVersion(0)
 
     async def generate(
-        self, session_id: str, input_ids: Int32, sampling: SamplingParams, *, rid: str | None = None
+        self,
+        session_id: str,
+        input_ids: Int32,
+        sampling: SamplingParams,
+        *,
+        rid: str | None = None,
+        extra_key: str | None = None,
     ) -> Generation:
         await asyncio.sleep(0)
         given = input_ids.tolist()

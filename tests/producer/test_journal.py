@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
@@ -116,6 +118,20 @@ async def test_the_reward_of_a_sample_is_counted_once_and_not_once_a_turn():
     assert counted("sample_reward_sum", environment="once-test") == 0.25
     assert counted("turns_per_sample_sum", environment="once-test") == 2
     assert counted("samples_ended_total", environment="once-test", status="truncated", reason="max_turns") == 1
+
+
+async def test_a_turn_of_several_records_is_counted_once_with_all_their_tokens():
+    journal = BufferJournal(ForgetfulBuffer(), LeasedSample(LEASE, 0, 0), "pieces-test")
+    piece = replace(turn(0), complete=False, observation=np.zeros(0, np.int32))
+
+    await journal.commit([START, piece])
+    await journal.commit([piece])
+    await journal.commit([turn(0)])
+    await journal.commit([replace(piece, index=1)], Outcome(Status.TRUNCATED, StopReason.DEADLINE, 0.0))
+
+    assert counted("turns_committed_total", environment="pieces-test") == 1
+    assert counted("turn_generated_tokens_count", environment="pieces-test") == 2
+    assert counted("turn_generated_tokens_sum", environment="pieces-test") == 8
 
 
 async def test_a_restart_keeps_the_start_and_one_without_turns_is_not_sent():

@@ -215,11 +215,35 @@ class TestInterruption:
         seeds = [sampling.sampling_seed for _, sampling in engines.requests]
         assert seeds[0] == seeds[1] != seeds[2]
 
+    async def test_a_long_turn_is_committed_in_chunks_within_its_budget(self, rollout):
+        engines = ScriptedEngines(replies("1 1", "1 1", "1"))
+        journal = RecordingJournal()
+        bump_version_after_first_commit(journal, engines)
+        limits = {"rollout.max_turn_len": 5, "rollout.commit_every_tokens": 2}
+        sample, journal = await play(rollout(**limits), engines, journal, row=target(5))
+
+        assert [sampling.max_new_tokens for _, sampling in engines.requests] == [2, 2, 1]
+        assert [turn.finish_reason for turn in journal.turns] == ["chunk", "chunk", "length"]
+        assert [turn.complete for turn in journal.turns] == [False, False, True]
+        assert [tuple(span) for span in sample.weight_versions] == [(0, 2, (0, 0)), (2, 5, (1, 0))]
+        assert sample.stop_reason is StopReason.MAX_TURN_LEN
+
+    async def test_a_turn_that_stops_where_its_chunk_ends_is_whole(self, rollout):
+        engines = ScriptedEngines(halving)
+        sample, journal = await play(rollout(**{"rollout.commit_every_tokens": 2}), engines, row=target(4))
+
+        assert (len(engines.requests), len(journal.turns)) == (1, 1)
+        assert sample.stop_reason is StopReason.ENV_DONE
+
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(number=st.integers(1, 8), cuts=st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=12))
-    async def test_wherever_it_is_cut_the_trajectory_is_the_same(self, rollout, number, cuts):
-        loaded = rollout()
-        whole, _ = await play(loaded, ScriptedEngines(continuing(halving)), row=target(number))
+    @given(
+        number=st.integers(1, 8),
+        cuts=st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=12),
+        chunk=st.integers(1, 3),
+    )
+    async def test_wherever_it_is_cut_the_trajectory_is_the_same(self, rollout, number, cuts, chunk):
+        whole, _ = await play(rollout(), ScriptedEngines(continuing(halving)), row=target(number))
+        loaded = rollout(**{"rollout.commit_every_tokens": chunk})
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("stream_rl.producer.turn_loop.ABORT_PAUSE", 0.0)

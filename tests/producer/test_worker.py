@@ -34,10 +34,10 @@ class ScriptedFleet(ScriptedEngines):
         self.limit = 1 << 30
         self.exhausted = asyncio.Event()
 
-    async def refresh(self, engines):
+    async def refresh(self, engines, confirmed=None):
         self.engines = tuple(name for name, _ in engines)
 
-    async def generate(self, session_id, input_ids, sampling, *, rid=None) -> Generation:
+    async def generate(self, session_id, input_ids, sampling, *, rid=None, extra_key=None) -> Generation:
         if len(self.requests) >= self.limit:
             self.exhausted.set()
             await asyncio.sleep(3600)
