@@ -27,8 +27,8 @@ from stream_rl.config_sections import (
     SchedulingConfig,
     Settings,
     SupervisionConfig,
-    TrainerConfig,
 )
+from stream_rl.config_trainer import TrainerConfig
 from stream_rl.errors import ConfigError
 
 __all__ = [
@@ -92,6 +92,8 @@ class Config(Settings):
                 f"rollout.max_turn_len={rollout.max_turn_len} is more than "
                 f"rollout.max_response_len={rollout.max_response_len}"
             )
+        if self.trainer.turn_discount is not None and self.environment.reward_path is not None:
+            raise ValueError("trainer.turn_discount needs the turns' own rewards: remove environment.reward_path")
         return self
 
     @classmethod

@@ -1,15 +1,14 @@
-"""The sections of the settings, for config.py, which gives them out. Every field says what it does, its unit, and when
-to change it. Imports no torch.
+"""The sections of the settings, for config.py, which gives them out; the trainer's stands in config_trainer.py. Every
+field says what it does, its unit, and when to change it. Imports no torch.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 LARGEST = 2**31 - 1
-Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
@@ -206,62 +205,6 @@ class SchedulingConfig(Settings):
             raise ValueError(f"max_staleness={self.max_staleness} is more than max_lag={self.max_lag}: lower it")
         if self.run_ahead > self.max_lag:
             raise ValueError(f"run_ahead={self.run_ahead:g} is more than max_lag={self.max_lag}: lower it")
-        return self
-
-
-class TrainerConfig(Settings):
-    """The FSDP trainer and its algorithm."""
-
-    steps: int = Field(100, gt=0)
-    """Training steps of the run."""
-    world_size: int = Field(1, gt=0)
-    """Trainer ranks (FSDP shards)."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the trainer computes."""
-    threads: int = Field(1, gt=0)
-    """CPU threads of one rank; 1 is best for tiny models, all cores from about 100M parameters on."""
-    learning_rate: float = Field(1e-6, gt=0)
-    """AdamW's."""
-    warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rate rises linearly from zero."""
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after its warm-up, up to the run's last step."""
-    final_learning_rate_share: float = Field(0.0, ge=0, le=1)
-    """What `linear` and `cosine` leave of the learning rate after the last step."""
-    betas: tuple[Decay, Decay] = (0.9, 0.95)
-    """AdamW's."""
-    weight_decay: float = Field(0.0, ge=0)
-    """AdamW's."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are clipped to this global norm."""
-    mini_batches: int = Field(1, gt=0)
-    """Optimizer updates per step; the step's groups are divided among them."""
-    max_tokens_per_micro_batch: int = Field(16384, gt=0)
-    """Padded tokens that one forward pass holds: memory against speed."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    """PPO clip: the ratio's lower bound is 1 - clip_low."""
-    clip_high: float = Field(0.2, gt=0)
-    """PPO clip: the ratio's upper bound is 1 + clip_high."""
-    importance_cap: float | None = Field(None, gt=0)
-    """Truncated importance sampling on top: weights min(ratio, cap) of the step's start. Empty: off."""
-    entropy_coefficient: float = Field(0.0, ge=0)
-    """Entropy bonus per token."""
-    checkpoint_every: int = Field(20, gt=0)
-    """Steps between checkpoints."""
-    checkpoints_kept: int = Field(2, gt=0)
-    """Newest checkpoints kept; the ledger and its samples are kept as far back as the oldest of them."""
-    collective_timeout: float = Field(1800.0, gt=0)
-    """Seconds a rank waits in a collective; longer than the longest wait for data."""
-
-    @model_validator(mode="after")
-    def _curve_can_be(self) -> TrainerConfig:
-        falls = self.learning_rate_schedule != "constant"
-        if self.final_learning_rate_share and not falls:
-            raise ValueError("final_learning_rate_share needs learning_rate_schedule=linear or cosine")
-        if falls and self.warmup_steps >= self.steps:
-            raise ValueError(
-                f"warmup_steps={self.warmup_steps} leaves none of steps={self.steps} for the learning rate to fall in"
-            )
         return self
 
 

@@ -31,11 +31,10 @@ PARTS = ("wait", "load", "train", "publish", "checkpoint")
 _LAG_SUM, _GENERATED = COLUMNS.index("lag_sum"), COLUMNS.index("generated")
 
 
-def sample_rows(groups: Sequence[Group], samples: Samples, trainer_version: int) -> Floats:
+def sample_rows(groups: Sequence[Group], samples: Samples) -> Floats:
     """The table's rows of some groups, float64 (n, columns); `samples` are those of the groups, in order."""
     of_groups = [sample for group in groups for sample in group.samples]
-    lag = np.where(samples.generated, trainer_version - samples.versions, 0)
-    trained_lag = np.where(samples.carries_loss, lag, 0)
+    trained_lag = np.where(samples.carries_loss, samples.lags, 0)
     columns = {
         "v0": np.repeat([group.v0 for group in groups], [len(group.samples) for group in groups]),
         "reward": np.concatenate([rewards(group) for group in groups]) if groups else [],
@@ -43,8 +42,8 @@ def sample_rows(groups: Sequence[Group], samples: Samples, trainer_version: int)
         "turns": [sample.next_turn for sample in of_groups],
         "generated": per_sample(np.add, samples.generated.astype(np.int64), samples.lengths),
         "trained": per_sample(np.add, samples.carries_loss.astype(np.int64), samples.lengths),
-        "lag_sum": per_sample(np.add, lag, samples.lengths),
-        "lag_max": per_sample(np.maximum, lag, samples.lengths),
+        "lag_sum": per_sample(np.add, samples.lags.astype(np.int64), samples.lengths),
+        "lag_max": per_sample(np.maximum, samples.lags, samples.lengths),
         "trained_lag_max": per_sample(np.maximum, trained_lag, samples.lengths),
         "versions": [len({span.version for turn in s.turns for span in turn.spans}) for s in of_groups],
     }

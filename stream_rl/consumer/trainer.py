@@ -35,6 +35,7 @@ from stream_rl.consumer.collectives import all_sum, process_group
 from stream_rl.consumer.feed import Feed
 from stream_rl.consumer.model import load_policy, model_folder, pick_device
 from stream_rl.consumer.publication import Publication
+from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
 from stream_rl.consumer.step_record import COLUMNS, PARTS, Floats, observe_step, sample_rows, step_record
 from stream_rl.consumer.transport import DiskTransport, GroupTransport, Transport
@@ -157,7 +158,7 @@ class Trainer:
         mini_batches = []
         for places, groups in self._feed.load(entry, self._config.trainer.mini_batches):
             samples = flatten(groups, trainer_version=version, max_staleness=entry.max_staleness)
-            table[places] = sample_rows(groups, samples, version).reshape(len(places), *table.shape[1:])
+            table[places] = sample_rows(groups, samples).reshape(len(places), *table.shape[1:])
             mini_batches.append(samples)
         return mini_batches, all_sum(table)
 
@@ -203,7 +204,7 @@ def _assemble(
     return Trainer(
         config,
         feed=Feed(runner, buffer, publication.update_joining),
-        updater=Updater(policy, config.trainer, device),
+        updater=Updater(policy, config.trainer, device, load_reference(config, policy, device)),
         checkpoints=Checkpoints(config.folder / "checkpoints", config.trainer.checkpoints_kept),
         folders=folders,
         publication=publication,

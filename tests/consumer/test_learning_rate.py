@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from torch import nn, optim
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
-from stream_rl.config import Config, TrainerConfig
+from stream_rl.config import TrainerConfig
 from stream_rl.consumer.learning_rate import learning_rate
-from stream_rl.errors import ConfigError
 
 SHAPES = st.sampled_from(["linear", "cosine"])
 
@@ -51,16 +50,3 @@ def test_equals_hugging_faces_curve_after_the_warm_up(shape: str, theirs: object
             assert learning_rate(settings(shape, 10, warmup=3), step) == pytest.approx(schedule.get_last_lr()[0])
         optimizer.step()
         schedule.step()
-
-
-@pytest.mark.parametrize(
-    ("trainer", "named"),
-    [
-        ({"final_learning_rate_share": 0.1}, "learning_rate_schedule"),
-        ({"learning_rate_schedule": "linear", "steps": 5, "warmup_steps": 5}, "warmup_steps=5"),
-    ],
-)
-def test_a_curve_that_cannot_be_is_refused(trainer: dict[str, object], named: str) -> None:
-    tree = {"run": "runs/a", "model": {"path": "m"}, "environment": {"path": "guess_number"}, "trainer": trainer}
-    with pytest.raises(ConfigError, match=named):
-        Config.parse(tree)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_rl.consumer.loss import log_probs_and_entropy, ppo_clip, truncated_importance
+from stream_rl.consumer.loss import gspo, kl_divergence, log_probs_and_entropy, ppo_clip
 
 NATS = st.floats(-5, 0)
 ADVANTAGE = st.floats(-3, 3)
@@ -28,7 +28,6 @@ def test_clip_equals_the_cases(log_prob: float, rollout: float, advantage: float
     tensors = [torch.tensor([value], dtype=torch.float64) for value in (log_prob, rollout, advantage)]
     result = ppo_clip(*tensors, clip_low=low, clip_high=high)
     assert float(result.loss) == pytest.approx(clip_by_cases(log_prob, rollout, advantage, low, high), abs=1e-12)
-    assert float(result.ratio) == pytest.approx(math.exp(log_prob - rollout))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +65,38 @@ def test_half_precision_logits_are_widened_first() -> None:
         torch.testing.assert_close(narrow.double(), exact, atol=1e-5, rtol=1e-5)
 
 
-def test_importance_weights_are_capped_and_carry_no_gradient() -> None:
-    start = torch.tensor([-1.0, -1.0, -3.0], requires_grad=True)
-    weights = truncated_importance(start, torch.tensor([-1.0, -4.0, -1.0]), cap=2.0)
-    torch.testing.assert_close(weights, torch.tensor([1.0, 2.0, math.exp(-2.0)]))
-    assert not weights.requires_grad
+def test_gspo_is_the_clipped_surrogate_of_sequences_geometric_mean_ratios() -> None:
+    generator = torch.Generator().manual_seed(0)
+    counts, advantages = torch.tensor([3, 1, 6, 4, 2, 5]), torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, -2.0]).double()
+    rows = torch.arange(6).repeat_interleave(counts)
+    old = torch.randn(len(rows), generator=generator, dtype=torch.float64)
+    new = (old + 0.5 * torch.randn(len(rows), generator=generator, dtype=torch.float64)).requires_grad_()
+    found = gspo(new, old, advantages[rows], rows, counts.double(), clip_low=0.1, clip_high=0.2)
+    mean = torch.stack([part.mean() for part in found.loss.split(counts.tolist())]).mean()
+    (gradient,) = torch.autograd.grad(mean, new)
+    ratios = torch.stack([part.mean().exp() for part in (new - old).split(counts.tolist())])
+    surrogate = torch.minimum(ratios * advantages, ratios.clamp(0.9, 1.2) * advantages)
+    (wanted,) = torch.autograd.grad(-surrogate.mean(), new)
+    assert float(mean.detach()) == pytest.approx(-float(surrogate.detach().mean()))
+    torch.testing.assert_close(gradient, wanted)
+    assert 0 < found.clipped.sum() < len(rows)
+
+
+@pytest.mark.parametrize(("estimator", "unbiased"), [("k1", True), ("k2", False), ("k3", True)])
+def test_estimates_of_a_divergence(estimator: str, unbiased: bool) -> None:
+    policy, reference = (
+        torch.log_softmax(torch.tensor(logits, dtype=torch.float64), 0)
+        for logits in ([0.3, -1.0, 0.8, 0.0], [0.1, 0.5, -0.7, 0.2])
+    )
+    estimates = kl_divergence(policy, reference, estimator)  # type: ignore[arg-type]
+    divergence = float((policy.exp() * (policy - reference)).sum())
+    assert (float((policy.exp() * estimates).sum()) == pytest.approx(divergence, rel=1e-9)) is unbiased
+    assert bool((estimates < 0).any()) is (estimator == "k1")
+    # What the mean of a loss moves when tokens are sampled from the policy itself.
+    logits = torch.tensor([0.3, -1.0, 0.8, 0.0], dtype=torch.float64, requires_grad=True)
+    moving = torch.log_softmax(logits, 0)
+    weighted = (policy.exp() * kl_divergence(moving, reference, estimator)).sum()  # type: ignore[arg-type]
+    (found,) = torch.autograd.grad(weighted, logits, retain_graph=True)
+    (wanted,) = torch.autograd.grad((moving.exp() * (moving - reference)).sum(), logits)
+    assert torch.allclose(found, wanted) is (estimator == "k2")
+    assert torch.allclose(found, torch.zeros(4, dtype=torch.float64)) is (estimator == "k1")

@@ -51,7 +51,7 @@ def largest_difference(policy: Policy, url: str, version: WeightVersion) -> floa
     sample.append(asyncio.run(generate()))
     assert {span.version for span in sample.weight_versions} == {version}
     samples = flatten([Group(0, version.step, [sample])], trainer_version=version.step, max_staleness=0)
-    (batch,) = micro_batches(samples, 1000)
+    (batch,) = micro_batches(samples, np.zeros(len(samples.tokens), np.float32), 1000)
     with torch.no_grad():
         log_probs, _ = policy(batch)
     assert len(log_probs) == sample.response_length > 0

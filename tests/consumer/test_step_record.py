@@ -18,7 +18,7 @@ ENTRY = LedgerEntry(6, (31, 30), max_staleness=2, max_lag=3)
 
 
 def rows(groups: list[Group]) -> np.ndarray:
-    return sample_rows(groups, flatten(groups, trainer_version=5, max_staleness=2), 5)
+    return sample_rows(groups, flatten(groups, trainer_version=5, max_staleness=2))
 
 
 def test_the_line_says_what_the_samples_were() -> None:

@@ -63,4 +63,5 @@ def _turn(random: np.random.Generator, number: int, version: int, newest: int, o
         random.normal(-3.4, 0.3, length).astype(np.float32),
         random.integers(0, VOCABULARY, observation).astype(np.int32),
         tuple(span for span in spans if span.end > span.start),
+        reward=0.1 * length,
     )

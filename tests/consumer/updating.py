@@ -1,0 +1,65 @@
+"""Steps of an updater whose every update is looked at: gradients as applied, weights as they were before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stream_rl.config import ModelConfig, TrainerConfig
+from stream_rl.consumer.batching import flatten, mini_batch_groups
+from stream_rl.consumer.model import full_tensors, load_policy
+from stream_rl.consumer.update import UpdateFigures, Updater
+from stream_rl.sample import Group
+
+CPU = torch.device("cpu")
+NO_CLIPPING = 1e9
+AGGREGATIONS = (
+    {"aggregation": "token_mean"},
+    {"aggregation": "sequence_mean"},
+    {"aggregation": "sequence_mean", "policy_loss": "gspo"},
+    {"aggregation": "constant", "aggregation_length": 50},
+)
+FROM_9 = {"trained_from": 9, "max_staleness": 4}
+
+Tensors = dict[str, Tensor]
+
+
+def make_updater(model_path: Path, reference_path: Path | None = None, **settings: object) -> Updater:
+    """An updater that clips no gradient, with a reference model where one is named."""
+    policy, reference = (
+        path and load_policy(ModelConfig(path=str(path)), CPU) for path in (model_path, reference_path)
+    )
+    assert policy is not None
+    chosen = TrainerConfig.model_validate({"max_grad_norm": NO_CLIPPING, **settings})
+    return Updater(policy, chosen, CPU, reference)
+
+
+def step(
+    updater: Updater, groups: list[Group], mini_batches: int = 1, max_staleness: int = 4
+) -> tuple[UpdateFigures, list[Tensors], list[Tensors]]:
+    """Runs one step from version 9; returns its figures, and every update's gradients and weights before it."""
+    gradients: list[Tensors] = []
+    weights: list[Tensors] = []
+    names = [name.removeprefix("language_model.") for name, _ in updater.policy.named_parameters()]
+
+    def record(*_: object) -> None:
+        whole = [parameter.grad.full_tensor() for parameter in updater.policy.parameters()]  # type: ignore[union-attr]
+        gradients.append({name: value.clone() for name, value in zip(names, whole, strict=True)})
+        weights.append({name: value.clone() for name, value in full_tensors(updater.policy, torch.float32)})
+
+    handle = updater.optimizer.register_step_pre_hook(record)
+    dealt = mini_batch_groups(range(len(groups)), mini_batches)
+    samples = [flatten([groups[n] for n in places], trainer_version=9, max_staleness=max_staleness) for places in dealt]
+    figures = updater.step(samples, step=10)
+    handle.remove()
+    return figures, gradients, weights
+
+
+def assert_same(found: Tensors, wanted: Tensors, tolerance: float = 1e-5) -> None:
+    """Each tensor within `tolerance` of the largest value of all."""
+    assert found.keys() == wanted.keys()
+    scale = max(float(value.abs().max()) for value in wanted.values())
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name].double(), value.double(), atol=tolerance * scale, rtol=0, msg=name)

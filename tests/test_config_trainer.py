@@ -1,0 +1,63 @@
+"""The trainer's settings: the papers' own bounds, and combinations that make no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream_rl.config import Config
+from stream_rl.errors import ConfigError
+
+LEAST: dict[str, Any] = {"run": "runs/a", "model": {"path": "m"}, "environment": {"path": "guess_number"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds"),
+    [
+        ({}, (None, None)),
+        ({"correction": "icepop"}, (0.5, 5.0)),
+        ({"correction": "icepop", "importance_cap": 3.0}, (0.5, 3.0)),
+        ({"correction": "sequence_mask"}, (None, 2.0)),
+        ({"correction": "truncated", "clip_against": "start"}, (None, 2.0)),
+        ({"correction": "truncated", "clip_against": "start", "importance_cap": None}, (None, None)),
+    ],
+)
+def test_a_correction_brings_its_papers_bounds(
+    given: dict[str, Any], bounds: tuple[float | None, float | None], tmp_path: Path
+) -> None:
+    config = Config.parse({**LEAST, "trainer": given})
+    assert (config.trainer.importance_floor, config.trainer.importance_cap) == bounds
+    (tmp_path / "config.yaml").write_text(config.dump())
+    assert Config.load(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"final_learning_rate_share": 0.1}, "needs learning_rate_schedule"),
+        ({"learning_rate_schedule": "linear", "steps": 5, "warmup_steps": 5}, "warmup_steps=5 leaves none of steps=5"),
+        ({"importance_cap": 2.0}, "need a correction"),
+        ({"importance_floor": 0.5}, "need a correction"),
+        ({"clip_against": "start"}, "add correction=truncated"),
+        ({"correction": "truncated"}, "twice: set clip_against=start"),
+        ({"correction": "truncated", "clip_against": "start", "importance_floor": 0.5}, "has no importance_floor"),
+        ({"correction": "icepop", "importance_cap": 0.4}, "importance_floor=0.5 is not below importance_cap=0.4"),
+        ({"policy_loss": "gspo"}, "set aggregation=sequence_mean"),
+        ({"aggregation": "constant"}, "need each other"),
+        ({"aggregation_length": 100}, "need each other"),
+        ({"kl_in": "reward"}, "need a kl_coefficient"),
+        ({"reference_path": "models/other"}, "need a kl_coefficient"),
+        ({"kl_coefficient": 0.1, "kl_estimator": "k1"}, "mean gradient of zero"),
+    ],
+)
+def test_a_combination_without_sense_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.parse({**LEAST, "trainer": given})
+
+
+def test_turns_cannot_be_credited_with_a_reward_of_the_whole_sample() -> None:
+    environment = {"path": "guess_number", "reward_path": "rewards:judge"}
+    with pytest.raises(ConfigError, match=r"remove environment\.reward_path"):
+        Config.parse({**LEAST, "environment": environment, "trainer": {"turn_discount": 1.0}})
