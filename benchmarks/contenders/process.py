@@ -28,7 +28,10 @@ class Lost(Exception):
 
 
 class Remote:
-    """An object living in a process of its own. `make` builds it there and must be picklable."""
+    """An object living in a process of its own. `make` builds it there and must be picklable.
+
+    The constructor does not wait for that; the first call does.
+    """
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._make = make
@@ -47,6 +50,7 @@ class Remote:
 
     def begin(self, method: str, *arguments: Any) -> None:
         """Runs a method there; `result` waits for it."""
+        self.wait_ready()
         self._pipe.send((method, arguments))
 
     def result(self, timeout: float = 120.0) -> Report:
@@ -61,6 +65,12 @@ class Remote:
             raise answer
         assert isinstance(answer, Report)
         return answer
+
+    def wait_ready(self) -> None:
+        """Waits until the object is made. Raises Lost."""
+        if not self._ready:
+            self.result(START_SECONDS)
+            self._ready = True
 
     def kill(self) -> None:
         """kill -9."""
@@ -77,7 +87,7 @@ class Remote:
         self._process = CONTEXT.Process(target=_obey, args=(self._make, there), daemon=True)
         self._process.start()
         there.close()
-        self.result(START_SECONDS)
+        self._ready = False
 
 
 def _obey(make: Callable[[], object], pipe: Connection) -> None:

@@ -17,7 +17,7 @@ from contenders.process import Lost, Remote, memory
 from rich.table import Table
 
 TOKENS, SAMPLES = 32768, 64
-PATIENCE = 2.0
+PATIENCE = 1.0
 HANG = 15.0
 VICTIMS = ("producer", "broker", "consumer")
 

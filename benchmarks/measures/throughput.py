@@ -70,6 +70,9 @@ def measure(
     runners: dict[str, Runner], sizes: Sequence[int], rounds: int, seconds: float
 ) -> dict[int, dict[str, list[Round]]]:
     """For each size, `rounds` rounds of about `seconds` of each contender."""
+    for runner in runners.values():
+        runner.consumer.wait_ready()
+        runner.producer.wait_ready()
     results: dict[int, dict[str, list[Round]]] = {}
     for tokens in sizes:
         counts = {name: _count(runner, tokens, seconds) for name, runner in runners.items()}

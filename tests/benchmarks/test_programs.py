@@ -1,0 +1,73 @@
+"""Each benchmark runs, in its smallest form, and writes the figures that it prints."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PEERS = ["tq-1", "tq-8"] if importlib.util.find_spec("transfer_queue") else []
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> Any:
+    """`benchmark("buffer.py", ...)` runs a program with --quick; gives its figures and what it printed."""
+
+    def run(program: str, *arguments: str) -> tuple[dict[str, Any], str]:
+        file = tmp_path / "figures.json"
+        command = [sys.executable, str(BENCHMARKS / program), "--quick", "--json", str(file), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return orjson.loads(file.read_bytes()), done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("contenders", [["bare", "ours", "stream", "mp-bytes"], ["ours", "ray", *PEERS]])
+def test_finished_samples(benchmark: Any, contenders: list[str]) -> None:
+    figures, printed = benchmark(
+        "buffer.py", "--only", "samples", "--contenders", *contenders,
+        "--sizes", "2048", "--rounds", "1", "--seconds", "0.02",
+    )  # fmt: skip
+    rounds = figures["samples"]["2048"]
+    assert sorted(rounds) == sorted(contenders)
+    assert all(one["rate"] > 0 and one["cpu"] > 0 for name in contenders for one in rounds[name])
+    assert "Finished samples of 2k tokens" in printed
+
+
+def test_turns_images_and_memory(benchmark: Any) -> None:
+    figures, printed = benchmark(
+        "buffer.py", "--only", "turns", "images", "memory", "--contenders", "ours", "--rounds", "1", "--live", "16"
+    )
+    assert [len(episode) for episode in figures["turns"]["episodes"]["ours"]] == [32]
+    assert figures["turns"]["written"] > 32 * 1024 * 4
+    assert figures["memory"]["redis_bytes_per_token"] > 4
+    assert "bytes written / payload" in {bar["bar"] for bar in figures["bars"]}
+    assert "Bars: paired medians of this run" in printed
+
+
+def test_deaths_cost_us_nothing_and_a_raw_queue_everything(benchmark: Any) -> None:
+    figures, _ = benchmark("buffer.py", "--only", "losses", "--contenders", "ours", "mp-bytes", "--samples", "32")
+    ours, raw = figures["losses"]
+    assert ours["obtained"] == {"producer": 32, "broker": 32, "consumer": 32}
+    assert raw["obtained"]["consumer"] == 0
+
+
+def test_a_pipeline_keeps_its_promise_through_deaths(benchmark: Any) -> None:
+    figures, _ = benchmark("crash.py", "--kinds", "trainer", "redis, always", "--deaths", "2")
+    for kind in ("trainer", "redis, always"):
+        assert figures[kind]["deaths"] == 1
+        assert figures[kind]["lost"] == figures[kind]["twice"] == figures[kind]["changed"] == 0
+        assert figures[kind]["committed"] > 0
+        assert figures[kind]["kept"]
+
+
+def test_the_engine_client(benchmark: Any) -> None:
+    figures, _ = benchmark("engine_client.py", "--concurrency", "16", "--tokens", "2")
+    assert set(figures) == {"bare aiohttp", "EngineClient"}
