@@ -91,7 +91,7 @@ def _errors(facts: Mapping[str, str]) -> Iterator[Finding]:
 
 def _snapshots(facts: Mapping[str, str]) -> Iterator[Finding]:
     if saved := facts.get("save"):
-        yield Finding(f"save {saved}", "snapshots beside the append-only file: they add nothing to the promise")
+        yield Finding(f"save {saved}", "snapshots: beside an append-only file they add nothing to the promise")
 
 
 def _memory(facts: Mapping[str, str]) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from stream_rl.cli.export_files import open_writer
 from stream_rl.cli.live import held_buffer, load_run
 from stream_rl.config import Config
 from stream_rl.errors import ConfigError
-from stream_rl.metrics.run_folder import ended_samples
+from stream_rl.metrics.turn_log import read
 from stream_rl.sample import Sample
 
 if TYPE_CHECKING:
@@ -72,10 +72,9 @@ async def _export(folder: Path, config: Config, form: str, target: Path, retired
                         writer.write(row)
                         seen.add(row["sample"])
                     bar.advance(task)
-                for ended in ended_samples(folder) if retired else ():
-                    if ended["sample"] not in seen:
-                        writer.write(retired_row(ended))
-                        rows += 1
+                for row in _retired(folder, seen) if retired else ():
+                    writer.write(row)
+                    rows += 1
         unfinished.replace(target)
     except OSError as error:
         raise ConfigError(f"--output={target} cannot be written: {error.strerror or error}") from error
@@ -90,6 +89,15 @@ async def _rows(buffer: TrajectoryBuffer, group: HeldGroup) -> AsyncIterator[dic
         sample = await buffer.trajectory(held) if held.records else None
         if sample is not None:
             yield held_row(group, held, sample)
+
+
+def _retired(folder: Path, held: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Ended attempts that are not held, each once: a supervisor that died may have written some again."""
+    written: set[int] = set()
+    for ended in read(folder / "samples.jsonl"):
+        if ended["sample"] not in held and ended["number"] not in written:
+            written.add(ended["number"])
+            yield retired_row(ended)
 
 
 def held_row(group: HeldGroup, held: HeldSample, sample: Sample) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from stream_rl.sample import Int32, Sample, Turn
@@ -24,26 +23,29 @@ LEGEND = Text.assemble(
 
 def sample_view(group: HeldGroup, held: HeldSample, sample: Sample | None, decode: Decode) -> RenderableType:
     """One sample: its end, its prompt, and each record of its journal; `sample` is None for one that never began."""
-    head = Text.assemble((f"sample {held.sample_id}", "bold"), f"  {' · '.join(_facts(group, held, sample))}")
+    head = Text.assemble((f"sample {held.sample_id}", "bold"), f"  {' · '.join(_facts(held))}")
     if sample is None:
         return head
+    head.append(f"\n  {' · '.join(_costs(sample))}", "dim")
     prompt = _passage(f"prompt, {len(sample.prompt_tokens)} tokens", sample.prompt_tokens, PROMPT, decode)
     return Group(head, prompt, *(part for turn in sample.turns for part in _turn(group, turn, decode)))
 
 
-def _facts(group: HeldGroup, held: HeldSample, sample: Sample | None) -> Iterator[str]:
+def _facts(held: HeldSample) -> Iterator[str]:
     yield held.state if held.stop_reason is None else f"{held.status}: {held.stop_reason}"
     if held.reward is not None:
         yield f"reward {held.reward:g}"
-    yield f"{held.turns} turns, {held.response_length} tokens, {held.generated} of them generated"
+    yield f"turns {held.turns}, tokens {held.response_length}, of them generated {held.generated}"
     if held.producer:
-        yield f"leased {held.leases} times, {'now' if held.state == 'leased' else 'last'} to {held.producer}"
-    if sample is not None:
-        retries = f"{sample.env_retries} environment retries, {sample.parse_failures} parse failures"
-        yield f"{retries}, {sample.active_seconds:.2f} s active"
-        yield f"temperature {sample.temperature:g}, seed {sample.sampling_seed}"
-        if sample.label is not None:
-            yield f"label {printable(str(sample.label))}"
+        yield f"lease {held.leases}, {'now' if held.state == 'leased' else 'last'} of {held.producer}"
+
+
+def _costs(sample: Sample) -> Iterator[str]:
+    yield f"{sample.env_retries} environment retries, {sample.parse_failures} parse failures"
+    yield f"{sample.active_seconds:.2f} s active"
+    yield f"temperature {sample.temperature:g}, seed {sample.sampling_seed}"
+    if sample.label is not None:
+        yield f"label {printable(str(sample.label))}"
 
 
 def _turn(group: HeldGroup, turn: Turn, decode: Decode) -> Iterator[RenderableType]:
@@ -77,9 +79,10 @@ def _notes(turn: Turn) -> Iterator[str]:
         yield f" · images {', '.join(turn.images)}"
 
 
-def _passage(label: str, tokens: Int32, style: str, decode: Decode) -> RenderableType:
-    text = Text.assemble((f"{label}  ", "dim"), (printable(decode(tokens)), style))
-    return Padding(text, (0, 0, 0, 2))
+def _passage(label: str, tokens: Int32, style: str, decode: Decode) -> Text:
+    return Text.assemble(
+        (f"  {label}  ", "dim"), (printable(decode(tokens)).rstrip("\n").replace("\n", "\n    "), style)
+    )
 
 
 def printable(text: str) -> str:

@@ -144,7 +144,7 @@ def test_export_of_retired_samples_has_their_figures(stream_rl: StreamRL, stoppe
              "status": "completed", "stop_reason": "env_done", "turns": 2, "response_length": 7, "generated": 5,
              "v0": 3}  # fmt: skip
     (stopped / "samples.jsonl").write_bytes(
-        b"\n".join(map(orjson.dumps, [ended, {**ended, "number": 2, "sample": "0-0"}]))
+        b"\n".join(map(orjson.dumps, [ended, ended, {**ended, "number": 2, "sample": "0-0"}]))
     )
     (stopped / "samples.jsonl").open("a").write("\n")
     assert "wrote 7 rows, 6 of" in stream_rl("export", stopped, "--format", form, "--retired").out
