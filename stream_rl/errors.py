@@ -9,6 +9,7 @@ StreamRLError
 ├── BufferError
 │   ├── BufferUnavailable     Redis cannot be reached within its deadline
 │   ├── BufferFull            Redis refuses writes: out of memory under noeviction
+│   ├── BufferInUse           another embedded server has the data folder
 │   ├── LeaseLost             a newer lease exists for this sample; the write was refused
 │   ├── JournalMismatch       the commit names another turn than the journal expects next
 │   ├── ImageMissing          the commit names an image that is not in the buffer
@@ -30,8 +31,8 @@ StreamRLError
 """
 
 __all__ = [
-    "ActionError", "BufferError", "BufferFull", "BufferUnavailable", "ConfigError", "CorruptRecord", "DataError",
-    "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError",
+    "ActionError", "BufferError", "BufferFull", "BufferInUse", "BufferUnavailable", "ConfigError", "CorruptRecord",
+    "DataError", "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError",
     "EnvironmentLoadError", "ImageMissing", "JournalMismatch", "LeaseLost", "LedgerMismatch", "ModelError",
     "NoTrainableBatch", "ProcessDied", "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError",
     "UserError", "WeightUpdateFailed",
@@ -72,6 +73,10 @@ class BufferUnavailable(BufferError):
 
 class BufferFull(BufferError):
     """Redis refuses writes because its memory limit is reached."""
+
+
+class BufferInUse(BufferError):
+    """Another embedded server has the data folder."""
 
 
 class LeaseLost(BufferError):

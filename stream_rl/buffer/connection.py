@@ -31,7 +31,7 @@ LONGEST_PAUSE = 1.0
 STAGED_SECONDS = 3600
 """How long bytes that were written before the commit that names them stay without it."""
 
-_REFUSED = (faults.AuthenticationError, faults.AuthenticationWrongNumberOfArgsError, faults.NoPermissionError)
+_REFUSED = (faults.AuthenticationError, faults.AuthenticationWrongNumberOfArgsError)
 # A replica being promoted answers READONLY or MASTERDOWN for a while: waited out like a broken connection.
 _PASSING = (faults.ConnectionError, faults.TimeoutError, faults.ReadOnlyError, faults.MasterDownError, OSError)
 
@@ -164,6 +164,11 @@ class Connection:
             return BufferUnavailable(
                 f"{where} refused the login: {error} Put the password into the environment variable that setting "
                 "buffer.password_env names"
+            )
+        if isinstance(error, faults.NoPermissionError) or "ACL failure" in str(error):
+            return BufferUnavailable(
+                f"{where} does not let this user do what the buffer needs: {error}. Grant it with "
+                "`ACL SETUSER <name> ~stream_rl:* +@all -@dangerous +info`"
             )
         if isinstance(error, faults.OutOfMemoryError):
             return BufferFull(

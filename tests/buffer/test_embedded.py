@@ -15,7 +15,7 @@ import pytest
 from journal_builders import RULES, START, turn
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
-from stream_rl.errors import BufferUnavailable
+from stream_rl.errors import BufferInUse, BufferUnavailable
 from stream_rl.sample import WeightVersion
 
 
@@ -85,6 +85,23 @@ def test_start_is_idempotent(own: EmbeddedServer) -> None:
         pid = own.pid
         own.start()
         assert own.pid == pid
+
+
+def test_one_server_at_a_time_has_a_folder(own: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream_rl.buffer.embedded.LOCK_SECONDS", 0.05)
+    with own:
+        ask(own, b"SET stream_rl:{x}:y z")
+        second = EmbeddedServer(own.folder)
+        with pytest.raises(BufferInUse, match=r"another embedded Valkey has .*data"):
+            second.start()
+        # A crash does not open the folder to others: the first comes back over it.
+        kill(own)
+        with pytest.raises(BufferInUse):
+            second.start()
+        own.start()
+        own.stop()
+        with second:
+            assert ask(second, b"GET stream_rl:{x}:y") == b"$1\r\nz\r\n"
 
 
 def test_a_long_temporary_folder_does_not_break_the_socket(
