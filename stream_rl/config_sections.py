@@ -61,8 +61,12 @@ class EnvironmentConfig(Settings):
     """Infrastructure errors forgiven in one sample."""
     max_parse_failures: int = Field(3, ge=0)
     """Actions that the environment cannot parse, forgiven in one episode; one more stops it with `parse_failures`."""
+    executor: Literal["threads", "processes"] = "threads"
+    """Where environments run: beside the turn loops, or in processes, for those that compute or hold Python's lock."""
     executor_threads: int = Field(32, gt=0)
-    """Threads for synchronous environments: a step that blocks holds one of these, never the event loop."""
+    """Calls of synchronous environments under way at once, each in a thread; fewer for heavy ones."""
+    executor_processes: int = Field(2, gt=0)
+    """With `executor: processes`, how many a producer has; each runs its calls in threads."""
 
 
 class DataConfig(Settings):

@@ -14,6 +14,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,7 +72,7 @@ class EnvSession:
         """Makes a new environment, without `reset`. Raises EnvInfraError, EnvFatalError or UserError."""
         await self.close()
         named = self._module.named(self._args)
-        self._env = await self._call(lambda: self._module.build_env(sample=self._sample, args=self._args, **named))
+        self._env = await self._call(partial(self._module.build_env, sample=self._sample, args=self._args, **named))
         for method in ("reset", "step"):
             if not callable(getattr(self._env, method, None)):
                 raise EnvFatalError(f"build_env must return an environment, not {self._env!r:.80}: it has no {method}")
@@ -106,7 +107,7 @@ class EnvSession:
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
         """Sets a freshly built environment to a recorded state. Raises as `build`."""
-        await self._call(lambda: self._env.load_state_dict(copy.deepcopy(state)))
+        await self._call(partial(self._env.load_state_dict, copy.deepcopy(state)))
 
     async def close(self) -> None:
         """Closes the environment; what it raises then concerns nobody any more, and neither does a hang."""

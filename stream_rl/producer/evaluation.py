@@ -54,7 +54,7 @@ async def evaluate(config: Config, *, buffer_url: str) -> EvaluationResult:
         ended = await evaluate_rollout(rollout, fleet, version)
     finally:
         await fleet.close()
-        rollout.threads.close()
+        rollout.close()
     if not ended:
         raise EngineUnavailable(
             f"no evaluation episode ended within evaluation.deadline={config.evaluation.deadline:g}"

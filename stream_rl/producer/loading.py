@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-from stream_rl.config import Config, ModelConfig
+from stream_rl.config import Config, EnvironmentConfig, ModelConfig
 from stream_rl.envs.base import EnvSample
 from stream_rl.envs.loading import EnvironmentModule, load_environment
 from stream_rl.errors import DataError, EnvFatalError, EnvInfraError, EnvironmentLoadError, ModelError
 from stream_rl.producer.chat import ChatEncoder, load_chat_encoder
 from stream_rl.producer.chat_probe import probe
+from stream_rl.producer.env_processes import EnvProcesses
 from stream_rl.producer.env_session import EnvSession
 from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.prompts import DatasetPrompts, PromptRow, PromptSource, open_prompts
@@ -38,11 +40,20 @@ class Rollout:
     prompts: PromptSource
     threads: EnvThreads
     reward: RewardFunction | None = None
+    processes: EnvProcesses | None = None
 
     def session(self, row: PromptRow) -> EnvSession:
         """A new environment session for a prompt; not yet built."""
         sample = EnvSample(row.prompt, row.label, row.metadata)
-        return EnvSession(self.environment, sample, self.args, self.threads, self.config.environment.step_timeout)
+        # Processes time the calls where they run, without the wait for their turn.
+        timeout = self.config.environment.step_timeout if self.processes is None else math.inf
+        return EnvSession(self.environment, sample, self.args, self.threads, timeout)
+
+    def close(self) -> None:
+        """Ends the threads and processes of environments."""
+        self.threads.close()
+        if self.processes is not None:
+            self.processes.close()
 
     def encode_prompt(self, row: PromptRow, first_observation: object | None = None) -> Int32:
         """Ids of a prompt and the environment's first observation, int32 (p,).
@@ -70,6 +81,8 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
         UserError: one of them cannot be used, or the chat template cannot be appended to and the run has many turns.
     """
     environment = load_environment(config.environment.path)
+    if (processes := _processes(config.environment)) is not None:
+        environment = replace(environment, build_env=processes.build_env)
     args = SimpleNamespace(**{**config.environment.args, "max_turns": config.rollout.max_turns})
     chat = load_chat_encoder(config.model)
     report = probe(chat, _tools(config.model))
@@ -84,6 +97,15 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
         prompts=open_prompts(config, environment, args, held_out=held_out),
         threads=EnvThreads(config.environment.executor_threads),
         reward=load_reward(config.environment.reward_path),
+        processes=processes,
+    )
+
+
+def _processes(config: EnvironmentConfig) -> EnvProcesses | None:
+    if config.executor != "processes":
+        return None
+    return EnvProcesses(
+        config.path, count=config.executor_processes, limit=config.executor_threads, timeout=config.step_timeout
     )
 
 
@@ -125,7 +147,7 @@ async def check_rollout(config: Config) -> None:
         raise EnvironmentLoadError(f"environment.path={config.environment.path!r} does not start: {error}") from error
     finally:
         await session.close()
-        rollout.threads.close()
+        rollout.close()
     if isinstance(rollout.prompts, DatasetPrompts):
         for long in rollout.prompts.longest(LONGEST_TRIED):
             rollout.encode_prompt(long)

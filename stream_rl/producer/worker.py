@@ -65,7 +65,7 @@ async def run_producer(config: Config, *, producer_id: str, buffer_url: str, sto
     finally:
         await fleet.close()
         await buffer.close()
-        rollout.threads.close()
+        rollout.close()
         if log is not None:
             log.close()
 

@@ -180,3 +180,19 @@ class TestRewardFunction:
 
         assert sample.reward == 4.0
         assert World.calls.count("reward") == 2
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+async def test_wherever_it_runs_a_step_that_hangs_is_tried_again_from_where_the_episode_was(
+    rollout, tmp_path, executor
+):
+    loaded = rollout(**{
+        "environment.path": "hanging_env", "environment.args": {"marker": str(tmp_path / "hung")},
+        "environment.executor": executor, "environment.step_timeout": 0.3, "rollout.max_turns": 4,
+    })  # fmt: skip
+    sample, journal = await play(loaded, ScriptedEngines(replies(*FOUR)))
+    loaded.close()
+
+    assert (sample.stop_reason, sample.reward) == (StopReason.MAX_TURNS, 4.0)
+    assert [turn.environment for turn in journal.turns] == [{"steps": steps} for steps in (1, 2, 3, 4)]
+    assert [turn.env_retries for turn in journal.turns] == [0, 1, 0, 0]
