@@ -18,6 +18,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from stream_rl.engine.client import EngineClient
 from stream_rl.engine.generation import Generation, SamplingParams
@@ -42,7 +43,7 @@ class _Engine:
     engine_id: str
     client: EngineClient
     confirmed: WeightVersion | None = None
-    calls: set[asyncio.Task[Generation]] = field(default_factory=set)
+    calls: set[asyncio.Task[Any]] = field(default_factory=set)
     passed_over_until: float = 0.0
     gone: bool = False
 
@@ -152,27 +153,27 @@ class Fleet:
     async def _call(
         self, engine: _Engine, input_ids: Int32, sampling: SamplingParams, rid: str | None, extra_key: str | None
     ) -> Generation:
-        call = asyncio.create_task(
-            engine.client.generate(input_ids, sampling, rid=rid, extra_key=extra_key, timeout=self._timeout)
-        )
-        confirmed = engine.confirmed
-        engine.calls.add(call)
+        confirmed, task = engine.confirmed, asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
+        engine.calls.add(task)
         if rid is not None:
             self._running[rid] = engine
         try:
-            generation = await call
-            _check_stamps(generation, engine, confirmed)
-            return generation
+            generation = await engine.client.generate(
+                input_ids, sampling, rid=rid, extra_key=extra_key, timeout=self._timeout
+            )
         except asyncio.CancelledError:
-            # Either this coroutine is cancelled, or the engine left and its calls were.
-            task = asyncio.current_task()
-            if engine.gone and task is not None and not task.cancelling():
+            # One cancellation is `refresh`'s, if the engine left; any other is the caller's own.
+            if engine.gone and task.uncancel() <= cancelling:
                 raise EngineUnavailable(f"engine {engine.client.url} left the run") from None
             raise
         finally:
-            engine.calls.discard(call)
+            engine.calls.discard(task)
             if rid is not None:
                 del self._running[rid]
+        _check_stamps(generation, engine, confirmed)
+        return generation
 
     async def _engine_for(self, session_id: str) -> _Engine:
         loop = asyncio.get_running_loop()

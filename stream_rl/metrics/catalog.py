@@ -36,6 +36,9 @@ class Metric:
     buckets: tuple[float, ...] = ()
     registry: CollectorRegistry = REGISTRY
     _collector: Counter | Gauge | Histogram = field(init=False, repr=False)
+    _children: dict[tuple[str | None, ...], Counter | Gauge | Histogram] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         name = PREFIX + self.name
@@ -66,7 +69,13 @@ class Metric:
         child.observe(value)
 
     def _child(self, labels: dict[str, str]) -> Counter | Gauge | Histogram:
-        return self._collector.labels(**labels) if self.labels else self._collector
+        if not self.labels:
+            return self._collector
+        # prometheus-client checks and sorts the labels at every call, which ten times a turn is a good part of it.
+        key = tuple(map(labels.get, self.labels))
+        if (child := self._children.get(key)) is None:
+            child = self._children[key] = self._collector.labels(**labels)
+        return child
 
 
 # Samples and turns (producers)
