@@ -39,14 +39,20 @@ class ModelGroup:
 
 @dataclass
 class Model:
-    """One run. `attempts` has every attempt ever made, so that zombies find theirs."""
+    """One run. `attempts` has every attempt ever made, so that zombies find theirs.
+
+    `clock` is the server's, in hours, of which only jumps count; `ends` says when each holder falls silent, which the
+    next lease notices. After a restart nothing is admitted until the trainer has spoken (`asserted`), and the first
+    lease gives every holder its whole term again (`unheard`).
+    """
 
     rules: RunRules
     engines: dict[str, int] = field(default_factory=dict)
     groups: list[ModelGroup] = field(default_factory=list)
     attempts: dict[SampleId, ModelSample] = field(default_factory=dict)
-    silent: set[str] = field(default_factory=set)
-    alive: set[str] = field(default_factory=set)
+    clock: int = 0
+    ends: dict[str, float] = field(default_factory=dict)
+    terms: dict[str, float] = field(default_factory=dict)
     ledger: dict[int, tuple[int, ...]] = field(default_factory=dict)
     ended: list[tuple[str, str, int]] = field(default_factory=list)
     committed_turns: int = 0
@@ -54,6 +60,8 @@ class Model:
     refills: int = 0
     resumes: int = 0
     untrainable: int = 0
+    asserted: bool = True
+    unheard: bool = False
 
     def counted(self, *states: str) -> int:
         return sum(group.state in states for group in self.groups)
@@ -72,17 +80,27 @@ class Model:
 
     # What the calls do
 
+    def beat(self, holder: str, term: float) -> None:
+        self.ends[holder], self.terms[holder] = self.clock + term, term
+
+    def restart_server(self) -> None:
+        self.asserted, self.unheard = False, True
+
     def lease(self, holder: str, count: int) -> list[ModelSample]:
+        if self.unheard:
+            self.ends = {known: max(end, self.clock + self.terms[known]) for known, end in self.ends.items()}
+            self.unheard = False
+        silent = {known for known, end in self.ends.items() if end <= self.clock}
         for sample in self.in_state("leased"):
-            if sample.holder in self.silent:
+            if sample.holder in silent:
                 sample.state = "returned"
-        self.alive -= self.silent
-        self.silent.clear()
-        if holder not in self.alive:
+        for gone in silent:
+            del self.ends[gone]
+        if holder not in self.ends:
             return []
         given = self.in_state("returned")[:count]
         given += self.in_state("queued")[: count - len(given)]
-        while len(given) < count and self._may_admit():
+        while len(given) < count and self.asserted and self._may_admit():
             given += self._admit()[: count - len(given)]
         for sample in given:
             sample.state, sample.holder, sample.number = "leased", holder, sample.number + 1
@@ -149,6 +167,7 @@ class Model:
                 sibling.state = "dropped"
 
     def take_step(self) -> tuple[int, ...] | None:
+        self.asserted = True
         batch = choose_batch(*self.scheduling)
         if batch:
             self.ledger[len(self.ledger) + 1] = batch
@@ -164,6 +183,6 @@ class Model:
             real = by_id[sample.sample_id]
             assert real.lease.number == sample.number
             assert real.position == len(sample.journal)
-            assert real.v0 == self.groups[sample.sample_id.group].v0
+            assert (real.v0, real.prompt_index) == (self.groups[sample.sample_id.group].v0, sample.sample_id.group)
             assert [turn.action for turn in real.turns] == [record.action for record in sample.journal[1:]]  # type: ignore[union-attr]
             sample.nonce = real.lease.nonce

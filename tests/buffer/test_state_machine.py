@@ -1,9 +1,13 @@
-"""The real server against the model: random and repeated calls, silent producers, zombies, failures, new trainers."""
+"""The real server against the model: random and repeated calls, silent producers, zombies, failures, new trainers.
+
+Clients and the server itself are killed between calls, replies are lost, and the server's clock jumps.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +23,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from journal_builders import START, outcome, turn
+from rewinding_server import RewindingServer
 
-from stream_rl.buffer import EmbeddedServer, RunRules, TrainerClaim, TrajectoryBuffer, Waiting
+from stream_rl.buffer import RunRules, TrainerClaim, TrajectoryBuffer, Waiting
 from stream_rl.buffer.records import Record
-from stream_rl.errors import JournalMismatch, LeaseLost, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
+from stream_rl.errors import (
+    BufferUnavailable,
+    JournalMismatch,
+    LeaseLost,
+    LedgerMismatch,
+    NoTrainableBatch,
+    TrainerSuperseded,
+)
 from stream_rl.sample import Lease, LedgerEntry, StopReason, WeightVersion
 
 PRODUCERS = ("a", "b", "c")
@@ -32,16 +44,17 @@ _runs = itertools.count()
 class Buffer(RuleBasedStateMachine):
     """`leases` holds every lease ever given: most of them are zombies'."""
 
-    url = ""
+    server: RewindingServer
 
     @initialize(filtering=st.booleans(), total=st.integers(3, 10), refills=st.integers(0, 2), size=st.integers(1, 2))
     def open(self, filtering: bool, total: int, refills: int, size: int) -> None:
         rules = RunRules(size, 2, 1, 2, 2, filtering, refills, 3, total)
         self.model = Model(rules)
         self.runner = asyncio.Runner()
-        name = f"machine-{next(_runs)}"
-        self.one = self.run(TrajectoryBuffer.connect(self.url, name))
-        self.two = self.run(TrajectoryBuffer.connect(self.url, name))
+        self.name, self.lives = f"machine-{next(_runs)}", {"one": 0, "two": 0}
+        self.one = self.run(TrajectoryBuffer.connect(self.server.url, self.name))
+        self.two = self.run(TrajectoryBuffer.connect(self.server.url, self.name))
+        self.kills = 0
         self.run(self.one.open_run(rules))
         self.claim: TrainerClaim = self.run(self.one.claim_trainer())
         self.leases: list[Lease] = []
@@ -63,23 +76,74 @@ class Buffer(RuleBasedStateMachine):
             self.run(self.two.close())
             self.runner.close()
 
+    def holder(self, producer: str) -> str:
+        """A client that is killed and started again is another holder, whatever its producer is called."""
+        which = "two" if producer == "c" else "one"
+        return f"{producer}:{self.lives[which]}"
+
     @rule(producer=st.sampled_from(PRODUCERS))
     def beat(self, producer: str) -> None:
         self.run(self.buffer(producer).heartbeat(producer, 600))
-        self.model.alive.add(producer)
-        self.model.silent.discard(producer)
+        self.model.beat(self.holder(producer), 1 / 6)
 
     @rule(producer=st.sampled_from(PRODUCERS))
     def fall_silent(self, producer: str) -> None:
         self.run(self.buffer(producer).heartbeat(producer, 0))
-        self.model.alive.add(producer)
-        self.model.silent.add(producer)
+        self.model.beat(self.holder(producer), 0)
 
-    @rule(producer=st.sampled_from(PRODUCERS), count=st.integers(1, 5))
-    def lease(self, producer: str, count: int) -> None:
-        got = self.run(self.buffer(producer).lease(producer, count))
-        self.model.expects(self.model.lease(producer, count), got)
+    @rule(forward=st.booleans())
+    def the_servers_clock_jumps(self, forward: bool) -> None:
+        """By an hour. All that the server compares its clock with is when holders fall silent: those move instead."""
+        connection = self.one._connection
+        key, hour = connection.key("holders"), 3_600_000
+        (known,) = self.run(connection.pipeline(lambda pipe: pipe.zrange(key, 0, -1)))
+        by = -hour if forward else hour
+        self.run(connection.pipeline(lambda pipe: [pipe.zincrby(key, by, holder) for holder in known]))
+        self.model.clock += 1 if forward else -1
+
+    @rule(which=st.sampled_from(["one", "two"]))
+    def a_client_is_killed(self, which: str) -> None:
+        self.run(getattr(self, which).close())
+        setattr(self, which, self.run(TrajectoryBuffer.connect(self.server.url, self.name)))
+        self.lives[which] += 1
+        for producer in PRODUCERS:
+            if self.buffer(producer) is getattr(self, which):
+                self.beat(producer)
+
+    @precondition(lambda self: self.kills < 2)
+    @rule()
+    def the_server_is_killed(self) -> None:
+        self.kills += 1
+        self.server.kill()
+        self.server.start()
+        self.model.restart_server()
+
+    @rule(producer=st.sampled_from(PRODUCERS), count=st.integers(1, 5), reply_lost=st.booleans())
+    def lease(self, producer: str, count: int, reply_lost: bool = False) -> None:
+        buffer = self.buffer(producer)
+        if reply_lost:
+            self.lose_reply(buffer, buffer.lease(producer, count))
+        got = self.run(buffer.lease(producer, count))
+        given = self.model.lease(self.holder(producer), count)
+        # Handed out again, they come in any order.
+        self.model.expects(given, sorted(got, key=lambda s: [g.sample_id for g in given].index(s.lease.sample_id)))
         self.leases += [sample.lease for sample in got]
+
+    def lose_reply(self, buffer: TrajectoryBuffer, call: Any) -> None:
+        """The server does what it is asked; the client never hears of it."""
+        connection = buffer._connection
+        script = connection.script
+
+        async def deaf(name: str, *arguments: Any, **options: Any) -> Any:
+            await script(name, *arguments, **options)
+            raise BufferUnavailable("the reply was lost")
+
+        connection.script = deaf  # type: ignore[method-assign]
+        try:
+            with pytest.raises(BufferUnavailable):
+                self.run(call)
+        finally:
+            connection.script = script  # type: ignore[method-assign]
 
     def records(self, lease: Lease, data: st.DataObject) -> list[Record]:
         """What the holder would commit next: a start when there is none, and up to two turns."""
@@ -118,9 +182,10 @@ class Buffer(RuleBasedStateMachine):
             records = [turn(sample.turns)]
         how = outcome(data.draw(st.sampled_from([0.0, 0.5]))) if ends else None
         held = self.model.holds(lease)
+        buffer = self.buffer(lease.producer_id)
         try:
             for _ in range(data.draw(st.integers(1, 2))):
-                self.run(self.buffer(lease.producer_id).commit(lease, position, records, how))
+                self.run(buffer.commit(lease, position, records, how))
         except LeaseLost:
             assert not held
             self.model.refused += 1
@@ -195,6 +260,8 @@ class Buffer(RuleBasedStateMachine):
             assert (got.live, got.complete) == (len(state.live), len(state.complete))
             return
         assert got == LedgerEntry(step, expected, 2, 2)
+        assert self.run(self.one.take_step(self.claim, step)) == got
+        assert not self.one.torn_groups
         for group in self.run(self.two.load_groups(got.groups)):
             model = self.model.groups[group.index]
             assert [sample.sample_id for sample in group.samples] == [s.sample_id for s in model.samples]
@@ -207,6 +274,7 @@ class Buffer(RuleBasedStateMachine):
     def a_new_trainer_replays(self, data: st.DataObject) -> None:
         old, self.claim = self.claim, self.run(self.two.claim_trainer())
         assert self.claim == TrainerClaim(old.incarnation + 1, len(self.model.ledger))
+        self.model.asserted = True
         step = data.draw(st.integers(1, len(self.model.ledger)))
         with pytest.raises(TrainerSuperseded):
             self.run(self.one.take_step(old, step))
@@ -221,6 +289,7 @@ class Buffer(RuleBasedStateMachine):
     def a_checkpoint_is_kept(self, data: st.DataObject) -> None:
         step = data.draw(st.integers(0, len(self.model.ledger)))
         self.run(self.one.checkpoints_kept(self.claim, step))
+        self.model.asserted = True
         self.retired = max(self.retired, step)
         for kept in range(self.retired + 1, len(self.model.ledger) + 1):
             assert len(self.run(self.two.load_groups(self.model.ledger[kept]))) == len(self.model.ledger[kept])
@@ -251,15 +320,16 @@ class Buffer(RuleBasedStateMachine):
         assert [o.number for o in ended] == list(range(1, len(ended) + 1))
 
 
-def test_the_buffer_agrees_with_its_model(server: EmbeddedServer) -> None:
-    Buffer.url = server.url
-    run_state_machine_as_test(
-        Buffer,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=60,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+def test_the_buffer_agrees_with_its_model(tmp_path: Path) -> None:
+    with RewindingServer(tmp_path / "data") as server:
+        Buffer.server = server
+        run_state_machine_as_test(
+            Buffer,
+            settings=settings(
+                max_examples=40,
+                stateful_step_count=60,
+                deadline=None,
+                derandomize=True,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
