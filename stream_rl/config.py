@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from stream_rl.config_aliases import ALIASES, in_own_names, place_aliases
 from stream_rl.config_sections import (
     BufferConfig,
     DataConfig,
@@ -45,7 +46,7 @@ class Config(Settings):
     seed: int = Field(0, ge=0)
     """Seeds prompts, sampling and the model's training."""
     model: ModelConfig
-    environment: EnvironmentConfig
+    environment: EnvironmentConfig = EnvironmentConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
     producer: ProducerConfig = ProducerConfig()
@@ -104,8 +105,9 @@ class Config(Settings):
             ConfigError: one line that names the setting and the fix.
         """
         tree = _read_yaml(Path(path))
-        for override in overrides:
-            _apply(tree, override)
+        place_aliases(tree, _read_yaml)
+        for key, value in in_own_names([_assignment(override) for override in overrides], _read_yaml):
+            _assign(tree, key, value)
         return cls.parse(tree)
 
     @classmethod
@@ -149,19 +151,22 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _apply(tree: dict[str, Any], override: str) -> None:
+def _assignment(override: str) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"override {override!r} must be key.path=value")
     try:
-        value = yaml.safe_load(text)
+        return key, yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"override {override!r}: the value is not YAML") from error
+
+
+def _assign(tree: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
     for parent in parents:
         child = tree.setdefault(parent, {})
         if not isinstance(child, dict):
-            raise ConfigError(f"override {override!r}: {parent} is a single value, not a section")
+            raise ConfigError(f"override of {key!r}: {parent} is a single value, not a section")
         tree = child
     tree[last] = value
 
@@ -170,9 +175,9 @@ def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        siblings = _fields_at(first["loc"][:-1])
+        siblings = _fields_at(first["loc"][:-1]) + (list(ALIASES) if len(first["loc"]) == 1 else [])
         near = difflib.get_close_matches(str(first["loc"][-1]), siblings, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(siblings)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(_fields_at(first['loc'][:-1]))}"
         return f"unknown setting {key!r}: {hint}"
     if first["type"] == "missing" and not isinstance(first["loc"][-1], int):
         return f"setting {key!r} is missing: add it to the settings file or pass {key}=VALUE"

@@ -47,12 +47,16 @@ class ModelConfig(Settings):
 class EnvironmentConfig(Settings):
     """Which world the agent acts in."""
 
-    path: str
-    """Module path with `build_env(sample=None, args=None, **_)`, or the name of one that ships: `guess_number`."""
+    path: str | None = None
+    """Module or .py file with `build_env(sample=None, args=None, **_)`, or the name of one that ships. Empty: none."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Passed to `build_env` as attributes of `args`; `args.max_turns` is `rollout.max_turns`."""
     reward_path: str | None = None
     """`module:function`, `async (args, sample) -> float`, that scores a finished sample instead of `info["reward"]`."""
+    reward_key: str | None = None
+    """Where `reward_path` answers with a mapping, the key of the reward in it."""
+    slime_imports: bool = False
+    """Let users' modules import `slime.utils.types` and the like without slime; docs/slime.md lists what there is."""
     step_timeout: float = Field(60.0, gt=0)
     """Seconds that one `reset` or `step` may take before it counts as an infrastructure error."""
     max_env_retries_per_turn: int = Field(3, ge=0)
@@ -95,6 +99,10 @@ class RolloutConfig(Settings):
     """Groups that one training step takes (B)."""
     group_size: int = Field(8, gt=1)
     """Siblings that share one prompt and one GRPO baseline."""
+    agent: str | None = None
+    """Loop of rows without `agent_name`. Empty: `multi_turn_env`, or `single_turn_agent` without an environment."""
+    agents: dict[str, str] = Field(default_factory=dict)
+    """Names that `agent_name` may have besides those that ship, each with its `module:Class` or `module:function`."""
     max_turns: int = Field(4, gt=0)
     """Interactions per episode; then it stops with `max_turns`."""
     max_turn_len: int = Field(256, gt=0)
@@ -219,6 +227,8 @@ class EvaluationConfig(Settings):
     """Episodes on held-out prompts; 0 turns evaluation off."""
     temperature: float = Field(1.0, ge=0)
     """Sampling temperature; 0 is greedy."""
+    agent: str | None = None
+    """Loop of rows without `agent_name`. Empty: `rollout.agent`."""
     deadline: float = Field(600.0, gt=0)
     """Seconds after which the evaluation ends with the episodes it has."""
 

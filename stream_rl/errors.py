@@ -5,6 +5,7 @@ StreamRLError
 │   ├── ConfigError           unknown key, wrong value, settings that contradict each other
 │   ├── ModelError            missing model, tokenizer without a chat template, template that cannot be appended to
 │   ├── EnvironmentLoadError  no such environment module, or it has no build_env
+│   ├── AgentLoadError        no such agent loop, or it has no run
 │   └── DataError             missing dataset, row without a prompt, prompt beyond its budget, damaged log of a run
 ├── BufferError
 │   ├── BufferUnavailable     Redis cannot be reached within its deadline
@@ -31,11 +32,11 @@ StreamRLError
 """
 
 __all__ = [
-    "ActionError", "BufferError", "BufferFull", "BufferInUse", "BufferUnavailable", "ConfigError", "CorruptRecord",
-    "DataError", "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError",
-    "EnvironmentLoadError", "ImageMissing", "JournalMismatch", "LeaseLost", "LedgerMismatch", "ModelError",
-    "NoTrainableBatch", "ProcessDied", "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError",
-    "UserError", "WeightUpdateFailed",
+    "ActionError", "AgentLoadError", "BufferError", "BufferFull", "BufferInUse", "BufferUnavailable", "ConfigError",
+    "CorruptRecord", "DataError", "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError",
+    "EnvInfraError", "EnvironmentLoadError", "ImageMissing", "JournalMismatch", "LeaseLost", "LedgerMismatch",
+    "ModelError", "NoTrainableBatch", "ProcessDied", "RepeatedDeaths", "StreamRLError", "TrainerSuperseded",
+    "TrainingError", "UserError", "WeightUpdateFailed",
 ]  # fmt: skip
 
 
@@ -57,6 +58,10 @@ class ModelError(UserError):
 
 class EnvironmentLoadError(UserError):
     """The environment module cannot be imported or has no `build_env`."""
+
+
+class AgentLoadError(UserError):
+    """The agent loop cannot be found or imported, or has no `run`."""
 
 
 class DataError(UserError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -51,6 +52,19 @@ def sglang(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As `stream-rl` in the checkout's folder; the examples' modules, and what stands in for slime, go afterwards."""
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(root)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("slime", "examples"):
+            del sys.modules[name]
 
 
 @pytest.fixture

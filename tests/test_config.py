@@ -133,7 +133,7 @@ def test_overrides_are_yaml_and_replace_the_file(tmp_path: Path) -> None:
     [
         ("seed", "override 'seed' must be key.path=value"),
         ("=4", "override '=4' must be key.path=value"),
-        ("run.name=b", "override 'run.name=b': run is a single value, not a section"),
+        ("run.name=b", "override of 'run.name': run is a single value, not a section"),
         ("seed=[", "override 'seed=[': the value is not YAML"),
         ("trainer.step=3", "unknown setting 'trainer.step': did you mean 'steps'?"),
     ],

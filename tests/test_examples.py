@@ -1,4 +1,4 @@
-"""Every example loads, and its environment makes its first prompt."""
+"""Every example loads, with its environment, and has its first prompt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from stream_rl.config import Config
 from stream_rl.envs.loading import load_environment
+from stream_rl.producer.prompts import open_prompts
+from stream_rl.slime.imports import allow_slime_imports
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.yaml"))
 
@@ -17,11 +19,12 @@ def test_there_are_examples() -> None:
     assert {path.stem for path in EXAMPLES} >= {"guess_number", "smollm2_arithmetic", "reasoning_gym"}
 
 
+@pytest.mark.usefixtures("in_the_checkout")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_complete(path: Path) -> None:
     config = Config.load(path)
     assert config.folder.name == path.stem
+    if config.environment.slime_imports:
+        allow_slime_imports()
     environment = load_environment(config.environment.path)
-    assert environment.prompt is not None
-    row = environment.prompt(config.seed, 0, SimpleNamespace(**config.environment.args))
-    assert row["prompt"]
+    assert open_prompts(config, environment, SimpleNamespace(**config.environment.args)).row(0).prompt

@@ -94,6 +94,15 @@ class Chat(Protocol):
     def decode(self, ids: Int32, *, special: bool = False) -> str:
         """Text of ids, without special tokens unless asked for."""
 
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        """The template's text of a conversation."""
+
+    def encode_prompt(self, messages: Sequence[Message]) -> Int32:
+        """Ids of a conversation up to the first generation, int32 (p,). Raises ModelError."""
+
+    def encode_observation(self, messages: Sequence[Message], generated: Int32) -> Int32:
+        """Ids from the end of a generated turn up to the next generation, int32 (o,). Raises ModelError."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -134,7 +143,8 @@ class AgentContext:
         self._results = {} if results is None else results
         self.calls_once = 0
         """For who drives the loop: how often `once` was called."""
-        self._known: Int32 | None = None
+        self.known: Int32 | None = None
+        """The conversation so far of a loop that writes token ids, int32 (n,)."""
         self._messages: list[Message] = []
         self._pause = Pause()
         self._answer: asyncio.Future[Answer] | None = None
@@ -144,6 +154,11 @@ class AgentContext:
     def tokenizer(self) -> Any:
         """The model's Hugging Face tokenizer."""
         return self.chat.tokenizer
+
+    @property
+    def prompt_text(self) -> str:
+        """The prompt as the chat template renders it, up to the first generation."""
+        return self.chat.render(self.messages, True)
 
     def decode(self, tokens: Int32, *, special: bool = False) -> str:
         """Text of token ids, with special tokens if asked for."""
@@ -172,7 +187,7 @@ class AgentContext:
 
         Commits the turn before first. Never returns where the episode ends instead: the loop is cancelled.
         """
-        if self.turn and self._known is not None:
+        if self.turn and self.known is not None:
             raise EnvFatalError("a loop that began with generate_from must go on with it")
         self.observe(*messages)
         observed, self._messages = tuple(self._messages), []
@@ -184,18 +199,18 @@ class AgentContext:
         Raises:
             EnvFatalError: the ids do not begin with the conversation so far, which would be trained on.
         """
-        if self.turn and self._known is None:
+        if self.turn and self.known is None:
             raise EnvFatalError("a loop that began with generate must go on with it")
         ids = np.asarray(tokens, np.int32)
-        known = ids[:0] if self._known is None else self._known
+        known = ids[:0] if self.known is None else self.known
         if not np.array_equal(ids[: len(known)], known):
             raise EnvFatalError(
                 f"generate_from must begin with the {len(known)} tokens of the conversation so far: "
                 f"{self.decode(known, special=True)!r:.200}, not {self.decode(ids[: len(known)], special=True)!r:.200}"
             )
-        self._known = ids
+        self.known = ids
         answer = await self._ask(ids[len(known) :])
-        self._known = np.concatenate([ids, answer.tokens])
+        self.known = np.concatenate([ids, answer.tokens])
         return answer
 
     async def act(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from stream_rl.agents.context import AgentContext, Answer, Pause, enter_context
-from stream_rl.errors import EnvFatalError
+from stream_rl.errors import EnvFatalError, EnvInfraError
 
 __all__ = ["AgentRun", "Loop"]
+
+logger = logging.getLogger(__name__)
 
 
 class Loop(Protocol):
@@ -44,6 +47,8 @@ class AgentRun:
             return True
         self._task.cancel()
         _, late = await asyncio.wait([self._task], timeout=timeout)
+        if not late and not self._task.cancelled() and (error := self._task.exception()) is not None:
+            logger.info("an agent loop that had ended: %s: %s", type(error).__name__, error)
         return not late
 
     async def _run(self, row: Mapping[str, Any]) -> float | None:
@@ -54,6 +59,8 @@ class AgentRun:
         pause = await self._context.next_pause()
         if pause.done:
             assert self._task is not None
+            if self._task.cancelled():
+                raise EnvInfraError("the agent loop was cancelled from inside", cause="unknown")
             reward = self._task.result()
             if not self._context.turn:
                 raise EnvFatalError("the agent loop returned without a generation: there is nothing to train on")

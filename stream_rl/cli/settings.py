@@ -21,7 +21,8 @@ EXAMPLES = """Example:
 INTRODUCTION = """# Settings
 
 `stream-rl settings` prints this page. A run's settings are a YAML file plus `key.path=value` overrides, whose values
-are YAML too. Unknown keys and wrong values stop the run before anything starts.
+are YAML too. Unknown keys and wrong values stop the run before anything starts. Some may also be given by
+[slime's names](slime.md#names-of-settings).
 """
 BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 

@@ -6,13 +6,19 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from stream_rl.envs.base import format_observation
 from stream_rl.errors import EnvironmentLoadError
 
-SHIPPED = ("arithmetic", "guess_number", "reasoning_gym")
+SHIPPED = ("arithmetic", "guess_number", "gymnasium", "reasoning_gym", "textarena")
+
+SLIME_HINT = "environment.slime_imports=true offers what docs/slime.md lists"
 
 PromptGenerator = Callable[[int, int, Any], Mapping[str, Any]]
 
@@ -24,12 +30,14 @@ class EnvironmentModule:
     name       short name: the label of its metrics
     build_env  `build_env(sample=EnvSample, args=namespace)` makes one environment for one episode
     prompt     `prompt(seed, index, args) -> {"prompt": ..., "label": ...}`, or None where only a dataset has prompts
+    form       `format_observation(observation) -> message` of the module, for environments without one of their own
     takes      what `build_env` takes by name besides `sample` and `args`: then only these may be in `environment.args`
     """
 
     name: str
     build_env: Callable[..., Any]
     prompt: PromptGenerator | None = None
+    form: Callable[[Mapping[str, Any]], Mapping[str, Any]] = format_observation
     takes: frozenset[str] = frozenset()
 
     def named(self, args: Any) -> dict[str, Any]:
@@ -37,17 +45,18 @@ class EnvironmentModule:
         return {name: value for name, value in vars(args).items() if name in self.takes}
 
 
-def load_environment(path: str) -> EnvironmentModule:
-    """Imports the environment that `environment.path` names.
+def load_environment(path: str | None) -> EnvironmentModule:
+    """Imports the environment that `environment.path` names, a module or a .py file; for None, one that is never built.
 
     Raises:
         EnvironmentLoadError: no such module, its import fails, it has no `build_env`, or its `prompt` is no function.
     """
-    full = f"stream_rl.envs.{path}" if path in SHIPPED else path
-    if path not in SHIPPED and not _exists(full):
-        raise EnvironmentLoadError(f"environment.path={path!r} is no module: {_hint(path)}")
+    if path is None:
+        return EnvironmentModule("none", _no_environment)
     try:
-        module = importlib.import_module(full)
+        module = _import(path)
+    except EnvironmentLoadError:
+        raise
     except (Exception, SystemExit) as error:  # a user's module may raise anything when it is imported
         raise EnvironmentLoadError(f"environment.path={path!r} cannot be imported: {_first_line(error)}") from error
     build_env = getattr(module, "build_env", None)
@@ -56,7 +65,34 @@ def load_environment(path: str) -> EnvironmentModule:
     prompt = getattr(module, "prompt", None)
     if prompt is not None and not callable(prompt):
         raise EnvironmentLoadError(f"environment.path={path!r}: its prompt is no function prompt(seed, index, args)")
-    return EnvironmentModule(path.rpartition(".")[2], build_env, prompt, _takes(build_env))
+    form = getattr(module, "format_observation", format_observation)
+    name = path.removesuffix(".py").replace("/", ".").rpartition(".")[2]
+    return EnvironmentModule(name, build_env, prompt, form, _takes(build_env))
+
+
+def _import(path: str) -> ModuleType:
+    """Raises EnvironmentLoadError when there is no such module, and whatever its import raises."""
+    if path.endswith(".py"):
+        return _import_file(Path(path))
+    if path not in SHIPPED and not _exists(path):
+        raise EnvironmentLoadError(f"environment.path={path!r} is no module: {_hint(path)}")
+    return importlib.import_module(f"stream_rl.envs.{path}" if path in SHIPPED else path)
+
+
+def _import_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise EnvironmentLoadError(f"environment.path={str(file)!r} is no file")
+    name = f"environment_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _no_environment(**_: Any) -> Any:
+    raise EnvironmentLoadError("this agent loop acts in an environment: set environment.path")
 
 
 def _takes(build_env: Callable[..., Any]) -> frozenset[str]:
@@ -83,4 +119,10 @@ def _hint(path: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    line = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return f"{line}; {SLIME_HINT}" if wants_slime(error) else line
+
+
+def wants_slime(error: BaseException) -> bool:
+    """Whether an import failed for want of slime."""
+    return isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "slime"

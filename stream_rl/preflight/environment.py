@@ -7,6 +7,7 @@ import difflib
 from stream_rl.config import Config
 from stream_rl.envs.loading import load_environment
 from stream_rl.errors import ConfigError
+from stream_rl.slime.imports import allow_slime_imports
 
 __all__ = ["check_environment"]
 
@@ -18,6 +19,8 @@ def check_environment(config: Config) -> None:
         EnvironmentLoadError: there is no such environment.
         ConfigError: a name is none of its own.
     """
+    if config.environment.slime_imports:
+        allow_slime_imports()
     path, takes = config.environment.path, load_environment(config.environment.path).takes
     for name in config.environment.args if takes else ():
         if name not in takes:

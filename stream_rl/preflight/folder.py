@@ -54,6 +54,7 @@ def check_same_run(config: Config) -> None:
         "data.subset": (config.data.subset, begun.data.subset),
         "data.shuffle": (config.data.shuffle, begun.data.shuffle),
         "environment.path": (config.environment.path, begun.environment.path),
+        "rollout.agent": (config.rollout.agent, begun.rollout.agent),
         "model.path": (os.path.realpath(config.model.path), os.path.realpath(begun.model.path)),
     }
     for setting, (now, before) in settled.items():

@@ -6,52 +6,88 @@ Whatever an environment raises leaves here as one of three: `ActionError` become
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import logging
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
+from stream_rl.agents.context import Answer, Observed
 from stream_rl.envs.base import (
     BaseInteractionEnv,
     EnvSample,
     Message,
     ResumeClass,
-    format_observation,
     is_empty,
     resume_class,
 )
 from stream_rl.envs.loading import EnvironmentModule
-from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError, UserError
+from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError
 from stream_rl.producer.env_threads import EnvThreads
+from stream_rl.producer.world_calls import WorldCalls
+from stream_rl.sample import StopReason
 
 logger = logging.getLogger(__name__)
+
+NOTHING_SAID: Message = {"role": "user", "content": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """What one action did.
 
-    observation    the message to show, None when there is nothing to show
-    state          the environment's state_dict() afterwards, None where it has none
-    parse_failure  the action was none
+    observation     the messages to show, none when there is nothing to show; or their token ids
+    ends            why the episode ends here, None when it goes on
+    state           what a resume needs of this turn: an environment's state_dict(), None where it has none
+    parse_failures  actions that were none
     """
 
-    observation: Message | None
-    done: bool
+    observation: Observed
+    ends: StopReason | None
     reward: float
     state: Mapping[str, Any] | None
-    parse_failure: bool = False
+    parse_failures: int = 0
+
+
+class Session(Protocol):
+    """What answers the model for one sample: its environment, or its agent loop. `build` it first; `close` it always.
+
+    All methods raise EnvInfraError (build it again, and bring it back) or EnvFatalError; `build` also UserError.
+    """
+
+    @property
+    def resume_class(self) -> ResumeClass:
+        """How it comes back."""
+
+    async def build(self) -> None:
+        """Begins anew, without `reset`."""
+
+    async def reset(self) -> tuple[Observed, Mapping[str, Any] | None]:
+        """Starts the episode: what the model reads after the prompt, and the state."""
+
+    async def step(self, answer: Answer) -> Step:
+        """Acts on what the model said."""
+
+    async def cut(self, answer: Answer) -> Step:
+        """Scores an answer that was cut; the episode is over."""
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        """Takes a recorded state instead of `reset`."""
+
+    def recall(self, states: Sequence[Mapping[str, Any] | None]) -> None:
+        """Is told the states of all complete turns before it is brought back."""
+
+    async def close(self) -> None:
+        """Frees what it holds; raises nothing."""
 
 
 class EnvSession:
-    """The environment of one sample. `build` it first; `close` it always."""
+    """The environment of one sample as a Session."""
 
     def __init__(
         self, module: EnvironmentModule, sample: EnvSample, args: SimpleNamespace, threads: EnvThreads, timeout: float
@@ -59,8 +95,7 @@ class EnvSession:
         self._module = module
         self._sample = sample
         self._args = args
-        self._threads = threads
-        self._timeout = timeout
+        self._call = WorldCalls(threads, timeout)
         self._env: Any = None
 
     @property
@@ -77,37 +112,40 @@ class EnvSession:
             if not callable(getattr(self._env, method, None)):
                 raise EnvFatalError(f"build_env must return an environment, not {self._env!r:.80}: it has no {method}")
 
-    async def reset(self) -> tuple[Message | None, Mapping[str, Any] | None]:
-        """Starts the episode: the first observation's message, if there is one, and the state. Raises as `build`."""
+    async def reset(self) -> tuple[Observed, Mapping[str, Any] | None]:
+        """Starts the episode: the first observation's messages, and the state. Raises as `build`."""
         answer, state = await self._with_state(self._env.reset)
         try:
             observation, _info = answer
         except (TypeError, ValueError) as error:
             raise EnvFatalError(f"reset must return (observation, info), not {answer!r:.80}") from error
-        return self._message(observation), state
+        return self._messages(observation), state
 
-    async def step(self, text: str) -> Step:
+    async def step(self, answer: Answer) -> Step:
         """Acts. Raises EnvInfraError or EnvFatalError; the environment is unusable after the former."""
-        answer, state = await self._with_state(lambda: self._env.step(text), self._env.step)
-        if isinstance(answer, ActionError):
-            return Step(self._message({"obs_str": str(answer)}), False, answer.reward, state, parse_failure=True)
+        said, state = await self._with_state(lambda: self._env.step(answer.text), self._env.step)
+        if isinstance(said, ActionError):
+            return Step(self._messages({"obs_str": str(said)}), None, said.reward, state, parse_failures=1)
         try:
-            observation, done, info = answer
+            observation, done, info = said
         except (TypeError, ValueError) as error:
-            raise EnvFatalError(f"step must return (observation, done, info), not {answer!r:.80}") from error
-        return Step(self._message(observation), bool(done), _reward(info), state)
+            raise EnvFatalError(f"step must return (observation, done, info), not {said!r:.80}") from error
+        return Step(self._messages(observation), StopReason.ENV_DONE if done else None, _reward(info), state)
 
-    async def cut(self, text: str) -> Step:
+    async def cut(self, answer: Answer) -> Step:
         """Scores a response that was cut. Raises as `step`."""
         score = getattr(self._env, "cut", None)
         if score is None or getattr(type(self._env), "cut", None) is BaseInteractionEnv.cut:
-            return Step(None, True, 0.0, None)
-        info, state = await self._with_state(lambda: score(text), score)
-        return Step(None, True, _reward(info), state)
+            return Step((), None, 0.0, None)
+        info, state = await self._with_state(lambda: score(answer.text), score)
+        return Step((), None, _reward(info), state)
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
         """Sets a freshly built environment to a recorded state. Raises as `build`."""
         await self._call(partial(self._env.load_state_dict, copy.deepcopy(state)))
+
+    def recall(self, states: Sequence[Mapping[str, Any] | None]) -> None:
+        """Nothing: the newest state is the whole."""
 
     async def close(self) -> None:
         """Closes the environment; what it raises then concerns nobody any more, and neither does a hang."""
@@ -120,13 +158,13 @@ class EnvSession:
         except (EnvInfraError, EnvFatalError) as error:
             logger.warning("%s: close failed: %s", self._module.name, error)
 
-    def _message(self, observation: Mapping[str, Any] | None) -> Message | None:
+    def _messages(self, observation: Mapping[str, Any] | None) -> Sequence[Message]:
         if observation is not None and not isinstance(observation, Mapping):
             raise EnvFatalError(f"an observation must be None or a mapping with obs_str, not {observation!r:.80}")
         if observation is None or is_empty(observation):
-            return None
-        form: Callable[[Mapping[str, Any]], Message] = getattr(self._env, "format_observation", format_observation)
-        return form(observation)
+            return ()
+        form: Callable[[Mapping[str, Any]], Message] = getattr(self._env, "format_observation", self._module.form)
+        return (form(observation),)
 
     async def _with_state(self, function: Callable[[], Any], named: Callable[..., Any] | None = None) -> Any:
         """The answer of `function` (an ActionError is one) and the state after it, in one visit to a thread."""
@@ -150,20 +188,6 @@ class EnvSession:
             return answer, state()
 
         return await self._call(visit if inspect.iscoroutinefunction(named or function) else work)
-
-    async def _call(self, function: Callable[[], Any]) -> Any:
-        try:
-            if not inspect.iscoroutinefunction(function):
-                return await self._threads.run(function, self._timeout)
-            async with asyncio.timeout(self._timeout):
-                return await function()
-        except (EnvInfraError, EnvFatalError, UserError):
-            raise
-        except TimeoutError as error:
-            message = f"no answer within environment.step_timeout={self._timeout:g} seconds"
-            raise EnvInfraError(message, cause="timeout") from error
-        except Exception as error:  # whatever a world raises that has no name here is its infrastructure's fault
-            raise EnvInfraError(f"{type(error).__name__}: {error}", cause="unknown") from error
 
 
 def _reward(info: Mapping[str, Any] | None) -> float:

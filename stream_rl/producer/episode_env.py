@@ -13,13 +13,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stream_rl.envs.base import Message, ResumeClass
-from stream_rl.errors import EnvFatalError, EnvInfraError, ModelError
-from stream_rl.producer.env_session import Step
+from stream_rl.agents.context import Answer, Observed
+from stream_rl.envs.base import ResumeClass
+from stream_rl.errors import EnvFatalError, EnvInfraError, ModelError, UserError
+from stream_rl.producer.env_session import NOTHING_SAID, Step
 from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.retries import EnvRetries
 from stream_rl.producer.scoring import score
+from stream_rl.producer.turn_record import answer_of
 from stream_rl.sample import Int32, Sample, Turn
 
 Result = TypeVar("Result")
@@ -52,13 +54,13 @@ class EpisodeEnv:
         """
         return await self._retried(lambda: self._restore(sample))
 
-    async def step(self, text: str, sample: Sample) -> Step:
+    async def step(self, answer: Answer, sample: Sample) -> Step:
         """Acts; after a failure the environment is brought back first. Raises RestartNeeded as `come_back`."""
-        return await self._retried(lambda: self._session.step(text), sample)
+        return await self._retried(lambda: self._session.step(answer), sample)
 
-    async def cut(self, text: str, sample: Sample) -> Step:
+    async def cut(self, answer: Answer, sample: Sample) -> Step:
         """Scores a response that was cut. Raises as `step`."""
-        return await self._retried(lambda: self._session.cut(text), sample)
+        return await self._retried(lambda: self._session.cut(answer), sample)
 
     async def score(self, sample: Sample) -> float:
         """The finished sample's reward; a reward function that fails is infrastructure too."""
@@ -86,6 +88,8 @@ class EpisodeEnv:
                 return await score(sample, rollout.reward, rollout.args)
         except TimeoutError as error:
             raise EnvInfraError("the reward function exceeded environment.step_timeout", cause="timeout") from error
+        except UserError:
+            raise
         except Exception as error:  # a user's function may raise anything
             raise EnvInfraError(f"reward function: {type(error).__name__}: {error}", cause="reward") from error
 
@@ -98,6 +102,7 @@ class EpisodeEnv:
         await self._session.build()
         how = self._session.resume_class
         turns = [turn for turn in sample.turns if turn.complete]
+        self._session.recall([turn.environment for turn in turns])
         if how is ResumeClass.RESTART:
             raise RestartNeeded
         state = turns[-1].environment if turns else self._first
@@ -118,15 +123,16 @@ class EpisodeEnv:
                 await self._replay_turn(index, records)
 
     async def _replay_turn(self, index: int, records: list[Turn]) -> None:
-        step = await self._session.step(records[-1].action)
-        generated = np.concatenate([record.generated for record in records])
-        self._compare(f"turn {index}", records[-1].observation, self.encode(step.observation, generated))
+        answer = answer_of(records, records[-1].action)
+        step = await self._session.step(answer)
+        self._compare(f"turn {index}", records[-1].observation, self.encode(step.observation, answer.tokens))
 
-    def encode(self, observation: Message | None, generated: Int32) -> Int32:
+    def encode(self, observation: Observed, generated: Int32) -> Int32:
         """Ids between a turn and the next generation, int32 (o,). An empty observation still ends the turn."""
-        message = observation or {"role": "user", "content": ""}
+        if isinstance(observation, np.ndarray):
+            return observation
         try:
-            return self._rollout.chat.encode_observation([message], generated)
+            return self._rollout.chat.encode_observation(observation or [NOTHING_SAID], generated)
         except ModelError as error:
             raise EnvFatalError(f"an observation cannot be shown: {error}") from error
 

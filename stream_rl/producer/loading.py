@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from stream_rl.agents.context import Observed, Surroundings
+from stream_rl.agents.loading import MULTI_TURN_ENV, SINGLE_TURN, Agents
 from stream_rl.config import Config, EnvironmentConfig, ModelConfig
 from stream_rl.envs.base import EnvSample
 from stream_rl.envs.loading import EnvironmentModule, load_environment
-from stream_rl.errors import DataError, EnvFatalError, EnvInfraError, EnvironmentLoadError, ModelError
+from stream_rl.errors import (
+    ActionError,
+    AgentLoadError,
+    ConfigError,
+    DataError,
+    EnvFatalError,
+    EnvInfraError,
+    EnvironmentLoadError,
+    ModelError,
+)
+from stream_rl.producer.agent_session import AgentSession
 from stream_rl.producer.chat import ChatEncoder, load_chat_encoder
 from stream_rl.producer.chat_probe import probe
 from stream_rl.producer.env_processes import EnvProcesses
-from stream_rl.producer.env_session import EnvSession
+from stream_rl.producer.env_session import EnvSession, Session
 from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.prompts import DatasetPrompts, PromptRow, PromptSource, open_prompts
-from stream_rl.producer.scoring import RewardFunction, load_reward
+from stream_rl.producer.scoring import Reward, load_reward
+from stream_rl.producer.world_calls import WorldCalls
 from stream_rl.sample import Int32
+from stream_rl.slime.args import slime_args
+from stream_rl.slime.imports import allow_slime_imports
 
 __all__ = ["Rollout", "check_rollout", "load_rollout", "load_vocab_size"]
 
@@ -31,7 +49,12 @@ LONGEST_TRIED = 16
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What every episode needs. `args` is what environments are built with: `environment.args` and `max_turns`."""
+    """What every episode needs.
+
+    args             what environments are built with: `environment.args`, `max_turns`, and slime's names of settings
+    agents           the loops; a row's field `agent_name` says which
+    sampling_params  what generations are sampled with, as loops are told
+    """
 
     config: Config
     environment: EnvironmentModule
@@ -39,15 +62,24 @@ class Rollout:
     chat: ChatEncoder
     prompts: PromptSource
     threads: EnvThreads
-    reward: RewardFunction | None = None
+    agents: Agents
+    reward: Reward | None = None
+    sampling_params: Mapping[str, Any] = field(default_factory=dict)
     processes: EnvProcesses | None = None
 
-    def session(self, row: PromptRow) -> EnvSession:
-        """A new environment session for a prompt; not yet built."""
+    def session(self, row: PromptRow) -> Session:
+        """A new session with the row's environment or agent loop; not yet built. Raises AgentLoadError."""
+        agent, timeout = self.agents.find(row.metadata.get("agent_name")), self.config.environment.step_timeout
         sample = EnvSample(row.prompt, row.label, row.metadata)
-        # Processes time the calls where they run, without the wait for their turn.
-        timeout = self.config.environment.step_timeout if self.processes is None else math.inf
-        return EnvSession(self.environment, sample, self.args, self.threads, timeout)
+        if agent.make is None:
+            # Processes time the calls where they run, without the wait for their turn.
+            here = timeout if self.processes is None else math.inf
+            return EnvSession(self.environment, sample, self.args, self.threads, here)
+        messages = row.messages(self.config.data.system_prompt)
+        call = WorldCalls(self.threads, timeout, passes=(ActionError,))
+        around = Surroundings(sample, messages, self.args, self.sampling_params, self.chat, call)
+        fields = {**row.metadata, "prompt": row.prompt, "raw_prompt": messages, "label": row.label}
+        return AgentSession(agent.name, agent.make, around, fields, timeout)
 
     def close(self) -> None:
         """Ends the threads and processes of environments."""
@@ -55,17 +87,17 @@ class Rollout:
         if self.processes is not None:
             self.processes.close()
 
-    def encode_prompt(self, row: PromptRow, first_observation: object | None = None) -> Int32:
-        """Ids of a prompt and the environment's first observation, int32 (p,).
+    def encode_prompt(self, row: PromptRow, first_observation: Observed = ()) -> Int32:
+        """Ids of a prompt and the first observation, int32 (p,); an agent loop has them already.
 
         Raises:
             DataError: no room is left for a response within `rollout.max_context_len`.
             ModelError: the chat template refuses the messages.
         """
-        messages = row.messages(self.config.data.system_prompt)
-        if first_observation is not None:
-            messages.append(first_observation)  # type: ignore[arg-type]
-        tokens = self.chat.encode_prompt(messages)
+        if isinstance(first_observation, np.ndarray):
+            tokens: Int32 = first_observation
+        else:
+            tokens = self.chat.encode_prompt([*row.messages(self.config.data.system_prompt), *first_observation])
         if len(tokens) >= (limit := self.config.rollout.max_context_len):
             raise DataError(
                 f"a prompt of {len(tokens)} tokens leaves no room within rollout.max_context_len={limit}: "
@@ -80,10 +112,15 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
     Raises:
         UserError: one of them cannot be used, or the chat template cannot be appended to and the run has many turns.
     """
+    if config.environment.slime_imports:
+        allow_slime_imports()
+    agent = _default_agent(config, held_out=held_out)
     environment = load_environment(config.environment.path)
+    if config.environment.path is None:  # its name is the label of metrics
+        environment = replace(environment, name=re.split(r"[:.]", agent)[-1])
     if (processes := _processes(config.environment)) is not None:
         environment = replace(environment, build_env=processes.build_env)
-    args = SimpleNamespace(**{**config.environment.args, "max_turns": config.rollout.max_turns})
+    args = SimpleNamespace(**{**slime_args(config), **config.environment.args, "max_turns": config.rollout.max_turns})
     chat = load_chat_encoder(config.model)
     report = probe(chat, _tools(config.model))
     logger.info("%s", report)
@@ -96,17 +133,30 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
         chat=chat,
         prompts=open_prompts(config, environment, args, held_out=held_out),
         threads=EnvThreads(config.environment.executor_threads),
-        reward=load_reward(config.environment.reward_path),
+        agents=Agents(config.rollout.agents, agent),
+        reward=load_reward(config.environment, chat),
+        sampling_params=_sampling_params(config, held_out=held_out),
         processes=processes,
     )
 
 
 def _processes(config: EnvironmentConfig) -> EnvProcesses | None:
-    if config.executor != "processes":
+    if config.executor != "processes" or config.path is None:
         return None
     return EnvProcesses(
         config.path, count=config.executor_processes, limit=config.executor_threads, timeout=config.step_timeout
     )
+
+
+def _sampling_params(config: Config, *, held_out: bool) -> dict[str, Any]:
+    temperature = config.evaluation.temperature if held_out else config.rollout.temperature
+    return {"temperature": temperature, "top_p": 1.0, "top_k": -1, "max_new_tokens": config.rollout.max_response_len}
+
+
+def _default_agent(config: Config, *, held_out: bool) -> str:
+    shipped = SINGLE_TURN if config.environment.path is None else MULTI_TURN_ENV
+    trained = config.rollout.agent or shipped
+    return (config.evaluation.agent or trained) if held_out else trained
 
 
 def _tools(config: ModelConfig) -> Sequence[Mapping[str, Any]]:
@@ -137,17 +187,48 @@ async def check_rollout(config: Config) -> None:
         UserError: whatever of it does not work, named by its setting.
     """
     rollout = load_rollout(config)
-    row = rollout.prompts.row(0)
+    prompts = rollout.prompts
+    try:
+        for row in _first_rows(prompts):
+            _check_agent(rollout, row)
+            await _try(rollout, row)
+        if config.evaluation.episodes:
+            Agents(config.rollout.agents, _default_agent(config, held_out=True)).find(None)
+    finally:
+        rollout.close()
+    if isinstance(prompts, DatasetPrompts):
+        for long in prompts.longest(LONGEST_TRIED):
+            rollout.encode_prompt(long)
+
+
+def _first_rows(prompts: PromptSource) -> list[PromptRow]:
+    """The first row of each agent loop that a dataset names, or the first prompt. Raises AgentLoadError."""
+    return prompts.first_of_each("agent_name") if isinstance(prompts, DatasetPrompts) else [prompts.row(0)]
+
+
+def _check_agent(rollout: Rollout, row: PromptRow) -> None:
+    """A loop must exist, and something must score it."""
+    try:
+        name = rollout.agents.find(row.metadata.get("agent_name")).name
+    except AgentLoadError as error:
+        where = f"row {row.metadata['row']} of data.path: " if "row" in row.metadata else ""
+        raise AgentLoadError(f"{where}{error}") from error
+    if name == SINGLE_TURN and rollout.reward is None:
+        raise ConfigError(
+            "single_turn_agent is scored by a reward function: set environment.reward_path, or give the row another "
+            "agent_name"
+        )
+
+
+async def _try(rollout: Rollout, row: PromptRow) -> None:
     session = rollout.session(row)
     try:
         await session.build()
         observation, _ = await session.reset()
         rollout.encode_prompt(row, observation)
     except (EnvInfraError, EnvFatalError) as error:
-        raise EnvironmentLoadError(f"environment.path={config.environment.path!r} does not start: {error}") from error
+        path, agent = rollout.config.environment.path, rollout.agents.find(row.metadata.get("agent_name"))
+        what = f"environment.path={path!r}" if agent.make is None else f"agent loop {agent.name!r}"
+        raise EnvironmentLoadError(f"{what} does not start: {error}") from error
     finally:
         await session.close()
-        rollout.close()
-    if isinstance(rollout.prompts, DatasetPrompts):
-        for long in rollout.prompts.longest(LONGEST_TRIED):
-            rollout.encode_prompt(long)

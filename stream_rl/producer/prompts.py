@@ -98,6 +98,13 @@ class DatasetPrompts(PromptSource):
         """The `count` rows whose prompts are written longest: where one is too long, one of these is."""
         return [self._row(int(number)) for number in np.argsort(-self._lengths, kind="stable")[:count]]
 
+    def first_of_each(self, name: str) -> list[PromptRow]:
+        """The first row with each value of a field; without it is a value too. Raises DataError."""
+        firsts: dict[str, int] = {}
+        for number, value in enumerate(self._rows.column(name)):
+            firsts.setdefault(repr(value), number)
+        return [self._row(number) for number in firsts.values()]
+
     def row(self, prompt_index: int) -> PromptRow:
         """The row with this index."""
         epoch, place = divmod(prompt_index, len(self._rows))

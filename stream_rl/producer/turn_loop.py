@@ -38,7 +38,7 @@ from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.retries import EnvRetries
 from stream_rl.producer.samples import turn_seed
-from stream_rl.producer.turn_record import NO_TOKENS, NOTHING, Acted, Piece, complete_record, open_record
+from stream_rl.producer.turn_record import NO_TOKENS, NOTHING, Acted, Piece, answer_of, complete_record, open_record
 from stream_rl.sample import Int32, Sample, StopReason, Turn
 
 __all__ = ["Engines", "Episode"]
@@ -215,9 +215,10 @@ class Episode:
 
     async def _act(self, piece: Piece) -> Acted:
         text = self._rollout.chat.decode(self._interaction(piece.generation))
+        answer = answer_of([*self.sample.open_turn, self._open_record(piece)], text)
         began = self._clock()
         act = self._env.cut if piece.finish_reason == "length" else self._env.step
-        return Acted(text, await act(text, self.sample), self._clock() - began)
+        return Acted(text, await act(answer, self.sample), self._clock() - began)
 
     async def _observe(self, piece: Piece, acted: Acted, limit: Room) -> None:
         """Ends the episode, or appends the observation; either way the turn is committed."""
@@ -245,9 +246,9 @@ class Episode:
         sample, limits = self.sample, self._limits
         if piece.finish_reason == "length":
             return limit.reason
-        if step.done:
-            return StopReason.ENV_DONE
-        if sample.parse_failures + step.parse_failure > self._rollout.config.environment.max_parse_failures:
+        if step.ends is not None:
+            return step.ends
+        if sample.parse_failures + step.parse_failures > self._rollout.config.environment.max_parse_failures:
             return StopReason.PARSE_FAILURES
         return StopReason.MAX_TURNS if sample.next_turn + 1 >= limits.max_turns else None
 
@@ -269,13 +270,12 @@ class Episode:
             records.append(record)
         outcome = None
         if reason is not None:
+            sample.status, sample.stop_reason = reason.status, reason
             sample.reward = await self._env.score(sample)
             outcome = Outcome(reason.status, reason, sample.reward)
         await self._journal.commit(records, outcome)
         self._since = self._clock()
         self._begun = True
-        if reason is not None:
-            sample.status, sample.stop_reason = reason.status, reason
 
     def _start_record(self) -> SampleStart:
         sample = self.sample

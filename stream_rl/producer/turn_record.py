@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stream_rl.agents.context import Answer
 from stream_rl.engine.generation import Generation
 from stream_rl.producer.env_session import Step
 from stream_rl.sample import Int32, Turn
@@ -75,8 +77,20 @@ def complete_record(
         observation=observation,
         reward=step.reward,
         env_retries=env_retries,
-        parse_failures=int(step.parse_failure),
+        parse_failures=step.parse_failures,
         timings={**cut.timings, "env_step": acted.seconds, "encode": encode_seconds},
         environment=step.state,
         action=acted.text,
+    )
+
+
+def answer_of(records: Sequence[Turn], text: str) -> Answer:
+    """What the model said in one interaction, of all its records in order."""
+    versions = [str(span.version) for record in records for span in record.spans]
+    return Answer(
+        text,
+        np.concatenate([NO_TOKENS, *(record.generated for record in records)]),
+        np.concatenate([NOTHING.log_probs, *(record.log_probs for record in records)]),
+        "length" if records[-1].finish_reason == "length" else "stop",
+        versions[-1] if versions else "",
     )

@@ -84,7 +84,7 @@ def prompt(seed: int, index: int, args: Any = None) -> dict[str, Any]:
 async def reward(args: Any, sample: Any) -> float:
     """A reward function: the number of turns."""
     World.call("reward")
-    return float(sample.next_turn)
+    return float(len(sample.turns))
 
 
 __all__ = ["ActionError", "EnvFatalError", "EnvInfraError", "World", "build_env", "prompt", "reward"]

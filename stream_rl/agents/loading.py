@@ -1,0 +1,128 @@
+"""Finds a loop by the name that a dataset or a setting gives it. Whatever is wrong with one is an `AgentLoadError`."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stream_rl.agents.context import AgentContext
+from stream_rl.envs.loading import SLIME_HINT, wants_slime
+from stream_rl.errors import AgentLoadError, UserError
+from stream_rl.slime.function import FunctionAgent, check_signature
+
+__all__ = ["MULTI_TURN_ENV", "SHIPPED", "SINGLE_TURN", "Agent", "Agents", "load_object"]
+
+SINGLE_TURN, MULTI_TURN_ENV = "single_turn_agent", "multi_turn_env"
+
+SHIPPED = {
+    SINGLE_TURN: "stream_rl.agents.single_turn:SingleTurnAgent",
+    "tool_agent": "stream_rl.tools.agent:ToolAgent",
+    MULTI_TURN_ENV: None,
+}
+"""Loops that ship; the environment's is the turn loop itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A loop that was found.
+
+    name  as it was asked for
+    make  makes the loop of one sample; None where the environment answers the model
+    """
+
+    name: str
+    make: Callable[[AgentContext], Any] | None
+
+
+class Agents:
+    """The loops of a run, each loaded once.
+
+    Args:
+        registered: setting `rollout.agents`, names and where their loops stand.
+        default: the loop of rows that name none.
+    """
+
+    def __init__(self, registered: Mapping[str, str], default: str) -> None:
+        self.default = default
+        self._registered = registered
+        self._loaded: dict[str, Agent] = {}
+
+    def find(self, name: str | None) -> Agent:
+        """The loop with this name, the default one for None. Raises AgentLoadError."""
+        name = self.default if name is None else name
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def _load(self, name: str) -> Agent:
+        if not isinstance(name, str):
+            raise AgentLoadError(f"agent_name={name!r} must be text")
+        path = self._registered.get(name, SHIPPED.get(name, name))
+        if path is None:
+            return Agent(name, None)
+        if name == path and ":" not in name and "." not in name:
+            raise AgentLoadError(f"there is no agent loop {name!r}: {self._hint(name)}")
+        return Agent(name, _maker(name, load_object(path, f"agent loop {name!r}", self._hint(name))))
+
+    def _hint(self, name: str) -> str:
+        known = [*self._registered, *SHIPPED]
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        return f"did you mean {near[0]!r}?" if near else f"give module:Class, or one of {', '.join(known)}"
+
+
+def load_object(path: str, what: str, hint: str, refusal: type[UserError] = AgentLoadError) -> Any:
+    """What "module:name" or "module.name" leads to. Raises `refusal`, whose message begins with `what`."""
+    module, _, name = path.rpartition(":" if ":" in path else ".")
+    if not module or not _exists(module):
+        raise refusal(f"{what} is not there: Python finds no module {module or path!r}; {hint}")
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything when it is imported
+        first = str(error).partition("\n")[0]
+        also = f"; {SLIME_HINT}" if wants_slime(error) else ""
+        raise refusal(f"{what} cannot be imported: {type(error).__name__}: {first}{also}") from error
+    if not hasattr(found, name):
+        near = difflib.get_close_matches(name, [n for n in vars(found) if not n.startswith("_")], n=1, cutoff=0.4)
+        raise refusal(f"{what}: module {module!r} has no {name!r}" + (f", but {near[0]!r}" if near else ""))
+    return getattr(found, name)
+
+
+def _maker(name: str, found: Any) -> Callable[[AgentContext], Any]:
+    if inspect.isclass(found):
+        run = getattr(found, "run", None)
+        if not inspect.iscoroutinefunction(run):
+            raise AgentLoadError(f"agent loop {name!r} must have `async def run(self, sampling_params, **kwargs)`")
+        if not _takes(found, None):
+            raise AgentLoadError(f"agent loop {name!r} must be made from its context: derive it from AgentLoop")
+        if not _takes(run, None, None, label=None):
+            raise AgentLoadError(f"agent loop {name!r}: its run must take (self, sampling_params, **kwargs)")
+        maker: Callable[[AgentContext], Any] = found
+        return maker
+    if inspect.iscoroutinefunction(found) or hasattr(found, "__wrapped__"):
+        check_signature(name, found)
+        return functools.partial(FunctionAgent, function=found)
+    raise AgentLoadError(f"agent loop {name!r} is a {type(found).__name__}, and must be a class or an async function")
+
+
+def _takes(function: Callable[..., Any], *arguments: Any, **named: Any) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments, **named)
+    except TypeError:
+        return False
+    except ValueError:  # a callable of C has no signature
+        return True
+    return True
+
+
+def _exists(path: str) -> bool:
+    try:
+        return path in sys.modules or importlib.util.find_spec(path) is not None
+    except (ImportError, ValueError):  # a parent package is missing, or the name is malformed
+        return False

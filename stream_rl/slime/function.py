@@ -1,0 +1,71 @@
+"""A rollout function of slime's form, `async generate(args, sample, sampling_params)`, as an agent loop.
+
+It reaches the model by `current_context()`, or by slime's own `post`. Deterministic as a loop must be: on a resume it
+runs again, and gets the recorded answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+from stream_rl.agents.base import AgentLoop
+from stream_rl.agents.context import AgentContext
+from stream_rl.errors import AgentLoadError, EnvFatalError
+from stream_rl.slime.types import Sample
+
+__all__ = ["FunctionAgent", "check_signature"]
+
+Function = Callable[[Any, Sample, dict[str, Any]], Awaitable[Any]]
+
+
+class FunctionAgent(AgentLoop):
+    """Plays a sample by a function."""
+
+    def __init__(self, context: AgentContext, function: Function) -> None:
+        super().__init__(context)
+        self._function = function
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> float | None:
+        """See AgentLoop. The reward is `sample.reward` of what the function returns."""
+        context = self.context
+        sample = Sample(
+            prompt=context.prompt_text,
+            label=context.sample.label,
+            metadata=dict(context.sample.metadata),
+        )
+        returned = await self._function(context.args, sample, sampling_params)
+        if not isinstance(returned, Sample):
+            raise EnvFatalError(f"a rollout function must return the sample, not {returned!r:.80}")
+        if returned.status in (Sample.Status.FAILED, Sample.Status.ABORTED):
+            raise EnvFatalError(f"the rollout function returned the sample as {returned.status.value}")
+        self._check_tokens(returned)
+        return None if returned.reward is None else returned.get_reward_value(context.args)
+
+    def _check_tokens(self, sample: Sample) -> None:
+        """What is trained is what the engine generated; a function that returns other tokens would wait for those."""
+        known = self.context.known
+        if not sample.tokens or known is None:
+            return
+        told = np.asarray(sample.tokens[: len(known)], np.int32)
+        if not np.array_equal(told, known[: len(told)]):
+            raise EnvFatalError("the rollout function returned other tokens than the model wrote and it observed")
+
+
+def check_signature(name: str, function: Any) -> None:
+    """Raises AgentLoadError when `function` is no `async def generate(args, sample, sampling_params)`."""
+    parameters = list(inspect.signature(function).parameters)
+    if "rollout_id" in parameters:
+        raise AgentLoadError(
+            f"agent loop {name!r} is a function of a whole rollout: give one of a single sample, "
+            "async def generate(args, sample, sampling_params)"
+        )
+    try:
+        inspect.signature(function).bind(None, None, {})
+    except TypeError as error:
+        raise AgentLoadError(
+            f"agent loop {name!r} must be async def generate(args, sample, sampling_params): {error}"
+        ) from error
