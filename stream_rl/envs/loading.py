@@ -16,7 +16,7 @@ from typing import Any
 from stream_rl.envs.base import format_observation
 from stream_rl.errors import EnvironmentLoadError
 
-SHIPPED = ("arithmetic", "guess_number", "gymnasium", "reasoning_gym", "textarena")
+SHIPPED = ("arithmetic", "guess_number", "gymnasium", "judge", "reasoning_gym", "textarena")
 
 SLIME_HINT = "environment.slime_imports=true offers what docs/slime.md lists"
 

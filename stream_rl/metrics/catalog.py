@@ -94,6 +94,12 @@ COMMITS_REFUSED = Metric("commits_refused_total", "counter", "Commits refused, b
 ROOM_WAIT_SECONDS = Metric(
     "room_wait_seconds_total", "counter", "Seconds a producer got less work than it asked for: no room", ("limit",)
 )
+TOOL_CALLS = Metric(
+    "tool_calls_total", "counter", "Calls of tools, retries included, by tool and outcome", ("tool", "outcome")
+)
+JUDGE_QUESTIONS = Metric(
+    "judge_questions_total", "counter", "Questions to a judge: answered, cached, retried, refused, failed", ("outcome",)
+)
 GENERATE_SECONDS = Metric(
     "turn_generate_seconds", "histogram", "Seconds a turn waited for the engine", ("environment",), SECONDS
 )

@@ -1,0 +1,187 @@
+"""Questions to a language model behind an OpenAI-compatible endpoint: few at a time, each asked once, all in one place.
+
+A process has one client for each judge, with an event loop of its own in a thread, so that environments may wait for
+answers in threads or in any loop. Equal questions share one request while it is under way, and its answer afterwards.
+A question goes on when who asked it gives up: a step that is tried again then finds the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hashlib
+import os
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Generic, TypeVar
+
+import aiohttp
+import orjson
+from pydantic import Field
+
+from stream_rl.config_sections import Settings
+from stream_rl.errors import ConfigError, EnvFatalError, EnvInfraError
+from stream_rl.metrics import catalog
+
+__all__ = ["EndpointSettings", "JudgeClient", "Unanswered"]
+
+Result = TypeVar("Result")
+
+FIRST_PAUSE = 0.25
+CLOSE_SECONDS = 5.0
+REFUSALS = (400, 413, 422)
+"""HTTP statuses that say that this question can never be answered."""
+
+
+class EndpointSettings(Settings):
+    """Where the judge is, and what may be asked of it."""
+
+    url: str
+    """Base address of an OpenAI-compatible endpoint, for instance `http://127.0.0.1:30000/v1`."""
+    model: str
+    """The model's name there."""
+    api_key_env: str | None = None
+    """Environment variable with the API key; secrets never stand in a settings file."""
+    temperature: float = Field(0.0, ge=0)
+    """Sampling temperature of the judge."""
+    max_tokens: int = Field(512, gt=0)
+    """Tokens of an answer."""
+    request: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of the request, for instance `chat_template_kwargs`."""
+    concurrency: int = Field(32, gt=0)
+    """Requests of one producer at a time; further ones wait, and their wait is part of environment.step_timeout."""
+    timeout: float = Field(15.0, gt=0)
+    """Seconds that one request may take."""
+    attempts: int = Field(3, gt=0)
+    """Requests for one question before the step fails; together they should fit into environment.step_timeout."""
+    cache_size: int = Field(4096, ge=0)
+    """Answers that a producer remembers, the newest used ones."""
+
+
+class Unanswered(Exception):
+    """No usable answer this time; asking again may help."""
+
+
+class JudgeClient(Generic[Result]):
+    """Asks one endpoint.
+
+    Args:
+        settings: the endpoint.
+        read: what an answer says; raises Unanswered for one that says nothing.
+    """
+
+    def __init__(self, settings: EndpointSettings, read: Callable[[str], Result]) -> None:
+        self._settings = settings
+        self._read = read
+        self._headers = _headers(settings)
+        self._loop = asyncio.new_event_loop()
+        self._known: OrderedDict[bytes, Result] = OrderedDict()
+        self._asked: dict[bytes, asyncio.Task[Result]] = {}
+        self._free = asyncio.Semaphore(settings.concurrency)
+        self._session: aiohttp.ClientSession | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="judge", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    async def ask(self, messages: list[dict[str, str]]) -> Result:
+        """What the judge says to chat messages. In any event loop.
+
+        Raises:
+            EnvInfraError: no usable answer within `attempts`.
+            EnvFatalError: the endpoint refuses this question.
+        """
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(messages), self._loop))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Waits, in a thread that may block, for a coroutine that asks: at most for `attempts` times `timeout` and
+        the questions before it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Ends the connections and the thread, at the latest when the process exits; gives up what is under way."""
+        atexit.unregister(self.close)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        for task in self._asked.values():
+            task.cancel()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, messages: list[dict[str, str]]) -> Result:
+        body = orjson.dumps(self._body(messages), option=orjson.OPT_SORT_KEYS)
+        key = hashlib.blake2b(body, digest_size=16).digest()
+        if key in self._known:
+            catalog.JUDGE_QUESTIONS.inc(outcome="cached")
+            self._known.move_to_end(key)
+            return self._known[key]
+        task = self._asked.get(key)
+        if task is None:
+            task = self._asked[key] = self._loop.create_task(self._answered(key, body))
+            task.add_done_callback(lambda _: self._asked.pop(key))
+        return await asyncio.shield(task)
+
+    def _body(self, messages: list[dict[str, str]]) -> Mapping[str, Any]:
+        settings = self._settings
+        return {
+            "model": settings.model,
+            "messages": messages,
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens,
+            **settings.request,
+        }
+
+    async def _answered(self, key: bytes, body: bytes) -> Result:
+        attempts = self._settings.attempts
+        for attempt in range(attempts):
+            try:
+                async with self._free:
+                    answer = self._read(await self._post(body))
+            except (Unanswered, TimeoutError, aiohttp.ClientError) as error:
+                reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                if attempt + 1 < attempts:
+                    catalog.JUDGE_QUESTIONS.inc(outcome="retried")
+                    await asyncio.sleep(FIRST_PAUSE * 2**attempt * (0.5 + 0.5 * random.random()))
+            else:
+                catalog.JUDGE_QUESTIONS.inc(outcome="answered")
+                self._remember(key, answer)
+                return answer
+        catalog.JUDGE_QUESTIONS.inc(outcome="failed")
+        raise EnvInfraError(f"the judge at {self._settings.url} gave no answer in {attempts} attempts: {reason}")
+
+    async def _post(self, body: bytes) -> str:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
+        url = f"{self._settings.url.rstrip('/')}/chat/completions"
+        async with self._session.post(url, data=body) as response:
+            text = await response.text(errors="replace")
+        if response.status in REFUSALS:
+            catalog.JUDGE_QUESTIONS.inc(outcome="refused")
+            raise EnvFatalError(f"the judge at {self._settings.url} refuses a question: {text[:200]}")
+        if response.status != 200:
+            raise Unanswered(f"status {response.status}: {text[:200]}")
+        try:
+            return str(orjson.loads(text)["choices"][0]["message"]["content"] or "")
+        except (orjson.JSONDecodeError, LookupError, TypeError) as error:
+            raise Unanswered(f"no chat completion: {text[:200]!r}") from error
+
+    def _remember(self, key: bytes, answer: Result) -> None:
+        self._known[key] = answer
+        while len(self._known) > self._settings.cache_size:
+            self._known.popitem(last=False)
+
+
+def _headers(settings: EndpointSettings) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    if settings.api_key_env is not None:
+        key = os.environ.get(settings.api_key_env)
+        if not key:
+            raise ConfigError(f"environment variable {settings.api_key_env} is not set: api_key_env names it")
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
