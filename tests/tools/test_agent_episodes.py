@@ -1,0 +1,132 @@
+"""Whole episodes of the tool agent in the turn loop, with a scripted model: the example, and a resume from anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from byte_chat import END, byte_model, byte_tokenizer, call, calls
+from rollouts import RecordingJournal, ScriptedEngines, play, run_config
+from tool_fixtures import HERE, World
+
+from stream_rl.config import Config
+from stream_rl.errors import ActionError
+from stream_rl.producer.loading import Rollout, load_rollout
+from stream_rl.producer.prompts import PromptRow
+from stream_rl.sample import StopReason
+
+TOKENIZER = byte_tokenizer()
+ROW = PromptRow("How much?", 7, {"agent_name": "tool_agent"})
+ROOM = {"rollout.max_turn_len": 256, "rollout.max_response_len": 4096, "rollout.max_context_len": 8192}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_world():
+    World.clear()
+
+
+def saying(*answers: str) -> Callable[[list[int]], Sequence[int]]:
+    """A policy that gives one answer after the other, going on with what it has begun."""
+
+    def reply(given: list[int]) -> Sequence[int]:
+        *turns, begun = TOKENIZER.decode(given).split("<|im_start|>assistant\n")
+        whole = answers[len(turns) - 1] + END
+        assert whole.startswith(begun)
+        return TOKENIZER.encode(whole[len(begun) :], add_special_tokens=False)
+
+    return reply
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Callable[..., Rollout]:
+    """`agent("add")`: a loaded run whose agent has these tools."""
+
+    def load(*tools: str, **settings: Any) -> Rollout:
+        own = {"environment.args": {"tool_agent": {"tools": [f"{HERE}:{tool}" for tool in tools]}}}
+        return load_rollout(run_config(tmp_path / "run", byte_model(tmp_path / "model"), {**ROOM, **own, **settings}))
+
+    return load
+
+
+SCRIPT = (
+    calls(call("counter", '{"by": 2}'), call("add", '{"a": 1, "b": 2}')),
+    calls("{oops"),
+    calls(call("counter", '{"by": 5}')),
+    "Seven.",
+)
+
+
+@pytest.mark.parametrize("kind", ["SnapshotCounter", "ReplayedCounter", "Counter"])
+async def test_an_episode_resumed_after_any_commit_is_the_uninterrupted_one(agent, kind):
+    rollout = agent(kind, "add")
+    whole, journal = await play(rollout, ScriptedEngines(saying(*SCRIPT), cuts=[3, None, 7]), row=ROW)
+    assert (whole.stop_reason, whole.parse_failures) == (StopReason.MODEL_DONE, 1)
+    assert "tool\n7<|im_end|>" in TOKENIZER.decode(whole.tokens.tolist())
+
+    for length in range(1, len(journal.records)):
+        World.clear()
+        resumed = RecordingJournal()
+        resumed.records = journal.records[:length]
+        sample, _ = await play(rollout, ScriptedEngines(saying(*SCRIPT)), resumed, row=ROW)
+        assert sample.tokens.tolist() == whole.tokens.tolist()
+        assert sample.loss_mask.tolist() == whole.loss_mask.tolist()
+        assert World.calls[-1] == "release at 7"
+        if kind != "Counter" and length > 2:
+            assert "add 1 2" not in World.calls, "its result was recorded"
+
+
+async def test_failures_of_tools_are_retried_within_the_budgets_and_never_end_in_a_reward(agent):
+    rollout = agent("add", **{"environment.max_env_retries_per_turn": 1})
+    script = saying(calls(call("add", '{"a": 1}')), "Two.")
+    World.faults = [OSError("down")]
+    sample, journal = await play(rollout, ScriptedEngines(script), row=ROW)
+    assert (sample.stop_reason, journal.turns[0].env_retries) == (StopReason.MODEL_DONE, 1)
+
+    World.faults = [OSError("down"), OSError("still down")]
+    sample, journal = await play(rollout, ScriptedEngines(script), row=ROW)
+    assert sample.stop_reason is StopReason.ENV_FAILURE
+    assert journal.outcome is None
+    assert "still down" in journal.failure[1]
+
+
+async def test_a_model_that_only_makes_mistakes_is_stopped(agent):
+    rollout = agent("add", **{"environment.max_parse_failures": 2, "rollout.max_turns": 50})
+    sample, _ = await play(rollout, ScriptedEngines(saying(*[calls("{oops")] * 9)), row=ROW)
+    assert (sample.stop_reason, len(sample.turns)) == (StopReason.PARSE_FAILURES, 3)
+
+
+@pytest.mark.usefixtures("in_the_checkout")
+async def test_the_example_answers_an_undecodable_call_and_rewards_the_right_answer(tmp_path):
+    model = byte_model(tmp_path / "model")
+    config = Config.load(
+        "examples/tool_agent_arithmetic.yaml",
+        [f"run={tmp_path}/run", f"model.path={model}", "rollout.max_turn_len=200", "rollout.max_response_len=2000",
+         "rollout.max_context_len=4000"],
+    )  # fmt: skip
+    rollout = load_rollout(config)
+    row = rollout.prompts.row(0)
+    left, right = re.findall(r"\d+", row.prompt)
+    good = calls(call("calculate", f'{{"expression": "{left} * {right}"}}'))
+    bad = calls(f"calculate({left} * {right})")
+
+    for script, reward, failures in (
+        ((bad, good, f"It is {row.label}."), 1.0, 1),
+        ((good, "I do not know."), 0.1, 0),
+        ((bad, bad, bad), 0.0, 3),
+    ):
+        sample, _ = await play(rollout, ScriptedEngines(saying(*script)), row=row)
+        assert (sample.reward, sample.parse_failures) == (reward, failures)
+    assert "no JSON" in TOKENIZER.decode(sample.tokens.tolist())
+
+
+@pytest.mark.usefixtures("in_the_checkout")
+def test_the_examples_calculator_calculates_and_nothing_else():
+    from examples.tool_agent_arithmetic import calculate  # noqa: PLC0415 - importable in the checkout only
+
+    assert calculate(" 2 * (3 - -4) + 1 ") == 15
+    for nonsense in ("2 ** 999", "__import__('os')", "1 +", "1.5", "9" * 200, "True", "(" * 90):
+        with pytest.raises(ActionError):
+            calculate(nonsense)
