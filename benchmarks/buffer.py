@@ -41,7 +41,7 @@ class Benchmark:
         self._args = args
         self._folder = folder
         self._ray_address = ray_address
-        self._console = Console(width=120)
+        self._console = Console(width=120, highlight=False)
         self._bars: list[Bar] = []
         self._figures: dict[str, Any] = {}
 
@@ -100,7 +100,9 @@ class Benchmark:
             measured = asyncio.run(images.measure(ours, self._args.rounds, self._args.seed))
         self._console.print(measured.table())
         self._bars += measured.bars()
-        self._figures["images"] = {"ours": measured.ours, "naive": measured.naive}
+        self._figures["images"] = {
+            "ours": [one._asdict() for one in measured.ours], "naive": [one._asdict() for one in measured.naive],
+        }  # fmt: skip
 
     def _losses(self) -> None:
         names = [name for name in self._args.contenders if name not in ("bare", "tq-8")]
@@ -137,7 +139,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="put before each kill; a multiple of 32")
     parser.add_argument("--live", type=int, help="samples that the producer under measure holds")
     args = parser.parse_args()
-    usual = {"contenders": line_up.NAMES, "rounds": 9, "seconds": 0.6, "samples": losses.SAMPLES, "live": 1000}
+    usual = {"contenders": line_up.NAMES, "rounds": 7, "seconds": 0.6, "samples": losses.SAMPLES, "live": 1000}
     quick = {"contenders": line_up.WITHOUT_RAY, "rounds": 3, "seconds": 0.2, "samples": 32, "live": 100}
     for name, value in (quick if args.quick else usual).items():
         if getattr(args, name) is None:

@@ -22,7 +22,7 @@ QUEUE = {"name": "queue", "namespace": NAMESPACE, "get_if_exists": True}
 REVIVAL_SECONDS = 20.0
 OBJECT_STORE_BYTES = 400 * 2**20
 BATCH = 32
-POLL_SECONDS = 0.001
+POLL_SECONDS = 0.004
 TASK = "trainer"
 FIELDS = ["number", "tokens", "loss_mask", "log_probs", "versions"]
 

@@ -19,7 +19,7 @@ RUN = "benchmark"
 RULES = RunRules(groups_per_step=4, group_size=8, run_ahead=3)
 STEP = RULES.groups_per_step * RULES.group_size
 IN_FLIGHT = 32
-POLL_SECONDS = 0.001
+POLL_SECONDS = 0.004
 OUTCOME = Outcome(Status.COMPLETED, StopReason.ENV_DONE, 1.0)
 
 

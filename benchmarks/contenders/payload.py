@@ -15,7 +15,8 @@ BYTES_PER_TOKEN = 13
 """int32 token, uint8 mask, float32 log-prob, int32 version."""
 
 VOCABULARY = 150_000
-TURNS = 4
+TURNS = 1
+"""A finished sample is one record; turn by turn they are measured by themselves."""
 
 
 @dataclass(frozen=True, slots=True)

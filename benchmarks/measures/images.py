@@ -58,7 +58,7 @@ class Shared:
         """Medians."""
         shown = Table(
             "way", "groups/s", "MB moved a group",
-            title=f"Groups of {RULES.group_size} that share {IMAGES} images of {IMAGE_BYTES // 1024} KB",
+            title=f"Groups of {RULES.group_size} with {IMAGES} images",
         )  # fmt: skip
         for name, rounds in (("ours", self.ours), ("naive", self.naive)):
             seconds, moved = (float(np.median(column)) for column in zip(*rounds, strict=True))

@@ -1,7 +1,8 @@
 """What is left of acknowledged samples after kill -9 of producer, consumer and broker, and what a waiting sample takes.
 
 Each death meets a contender of its own: SAMPLES are put and acknowledged, then the victim is killed. The consumer dies
-with all of them in its hands and nothing settled. A new consumer then takes whatever it can get.
+with all of them in its hands and nothing settled. A broker is killed EVERYSEC_SECONDS later, since younger writes are
+not promised under everysec. A new consumer then takes whatever it can get.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rich.table import Table
 
 TOKENS, SAMPLES = 32768, 64
 PATIENCE = 1.0
+EVERYSEC_SECONDS = 2.0
 HANG = 15.0
 VICTIMS = ("producer", "broker", "consumer")
 
@@ -79,6 +81,7 @@ def _after(victim: str, contender: Contender, producer: Remote, consumer: Remote
             consumer.call("take", TOKENS, samples, False)
             consumer.restart()
         else:
+            time.sleep(EVERYSEC_SECONDS)
             _kill(contender.brokers())
             contender.revive()
             consumer.restart()

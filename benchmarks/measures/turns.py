@@ -61,7 +61,7 @@ class Turns:
         """Milliseconds a turn."""
         shown = Table(
             "contender", "ms a turn", "at turn 1", f"at turn {TURNS}", "turns/s",
-            title=f"Turn commits: an episode of {TURNS} turns of {TOKENS} tokens, one at a time",
+            title=f"Turn commits: {TURNS} turns of {TOKENS} tokens, one at a time",
         )  # fmt: skip
         for name, rounds in self.episodes.items():
             mean = statistics.median(statistics.fmean(episode) for episode in rounds)
