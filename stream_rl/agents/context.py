@@ -226,7 +226,7 @@ class AgentContext:
         """As `act`, but recorded with the turn: a resume gets the same answer without a call.
 
         For what must not happen twice, and for what may answer otherwise the next time. Calls are told apart by their
-        order. The answer is plain JSON.
+        order, and belong to the turn in which they are awaited. The answer is plain JSON.
 
         Raises:
             EnvFatalError: the answer is not JSON.

@@ -57,13 +57,13 @@ class Agents:
     def find(self, name: str | None) -> Agent:
         """The loop with this name, the default one for None. Raises AgentLoadError."""
         name = self.default if name is None else name
+        if not isinstance(name, str):
+            raise AgentLoadError(f"agent_name={name!r} must be text")
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def _load(self, name: str) -> Agent:
-        if not isinstance(name, str):
-            raise AgentLoadError(f"agent_name={name!r} must be text")
         path = self._registered.get(name, SHIPPED.get(name, name))
         if path is None:
             return Agent(name, None)

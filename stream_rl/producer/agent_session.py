@@ -58,7 +58,7 @@ class AgentSession:
         self._row = row
         self._timeout = timeout
         self._results: dict[int, Any] = {}
-        self._recorded: set[int] = set()
+        self._first_new = 0
         self._context = AgentContext(surroundings)
         self._loop: Any = None
         self._run: AgentRun | None = None
@@ -109,7 +109,7 @@ class AgentSession:
         elif self.resume_class is ResumeClass.REPLAY:
             recorded = {int(number): result for state in states for number, result in (state or {}).items()}
             self._results.update(recorded)
-            self._recorded = set(recorded)
+            self._first_new = max(recorded, default=-1) + 1
 
     async def close(self) -> None:
         """Cancels the loop."""
@@ -146,11 +146,10 @@ class AgentSession:
         return state
 
     def _new_results(self) -> Mapping[str, Any] | None:
-        """Results of `once` that no turn has recorded; those of a try that failed later are not yet this turn's."""
-        new = [number for number in sorted(self._results) if number not in self._recorded]
-        mine = [number for number in new if number < self._context.calls_once]
-        self._recorded.update(mine)
-        return {str(number): self._results[number] for number in mine} or None
+        """Results of the turn's `once` calls; none while recorded turns are played again."""
+        calls = range(self._first_new, self._context.calls_once)
+        self._first_new = max(self._first_new, self._context.calls_once)
+        return {str(number): self._results[number] for number in calls if number in self._results} or None
 
     async def _within(self, advance: Awaitable[Pause]) -> Pause:
         with self._named():

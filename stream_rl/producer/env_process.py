@@ -20,6 +20,7 @@ from stream_rl.envs.base import BaseInteractionEnv, Message, is_empty
 from stream_rl.envs.loading import load_environment
 from stream_rl.errors import ActionError, EnvInfraError, StreamRLError
 from stream_rl.producer.env_threads import EnvThreads
+from stream_rl.slime.imports import allow_slime_imports
 
 __all__ = ["HEADER", "Answered", "Facts", "Job", "serve"]
 
@@ -152,6 +153,8 @@ def _is_answer(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) > 1
 
 
-def serve(descriptor: int, path: str, threads: int) -> None:
+def serve(descriptor: int, path: str, threads: int, slime_imports: bool) -> None:
     """Answers jobs from the socket with this descriptor until its other end closes; then the process ends."""
+    if slime_imports:
+        allow_slime_imports()
     asyncio.run(_Host(Connection(descriptor), path, threads).run())

@@ -43,14 +43,14 @@ class EnvProcesses:
 
     Args:
         path: the environment's, as in `environment.path`.
+        slime_imports: as in `environment.slime_imports`.
         limit: calls under way at a time, over all processes; further ones wait, which does not count as time.
         timeout: seconds that one call may take.
     """
 
-    def __init__(self, path: str, *, count: int, limit: int, timeout: float) -> None:
-        self._path = path
+    def __init__(self, path: str, *, count: int, limit: int, timeout: float, slime_imports: bool = False) -> None:
+        self._environment = (path, limit, slime_imports)
         self._count = count
-        self._limit = limit
         self._timeout = timeout
         self._free = asyncio.Semaphore(limit)
         self._starting = asyncio.Lock()
@@ -86,7 +86,7 @@ class EnvProcesses:
         async with self._starting:
             self._processes = [process for process in self._processes if process.alive]
             if len(self._processes) < self._count:
-                self._processes.append(await asyncio.to_thread(_Process, self._path, self._limit))
+                self._processes.append(await asyncio.to_thread(_Process, *self._environment))
                 self._processes[-1].listen()
             return min(self._processes, key=lambda process: process.environments)
 
@@ -94,11 +94,11 @@ class EnvProcesses:
 class _Process:
     """One of them. Only `__init__` may be called in another thread than the event loop's."""
 
-    def __init__(self, path: str, threads: int) -> None:
+    def __init__(self, path: str, threads: int, slime_imports: bool) -> None:
         here, there = socket.socketpair()
         with there:
             self._popen = subprocess.Popen(
-                [sys.executable, "-c", f"{SERVE}({there.fileno()}, {path!r}, {threads})"],
+                [sys.executable, "-c", f"{SERVE}({there.fileno()}, {path!r}, {threads}, {slime_imports})"],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -78,7 +78,8 @@ class Rollout:
         messages = row.messages(self.config.data.system_prompt)
         call = WorldCalls(self.threads, timeout, passes=(ActionError,))
         around = Surroundings(sample, messages, self.args, self.sampling_params, self.chat, call)
-        fields = {**row.metadata, "prompt": row.prompt, "raw_prompt": messages, "label": row.label}
+        fields = {name: value for name, value in row.metadata.items() if name not in ("self", "sampling_params")}
+        fields |= {"prompt": row.prompt, "raw_prompt": messages, "label": row.label}
         return AgentSession(agent.name, agent.make, around, fields, timeout)
 
     def close(self) -> None:
@@ -144,7 +145,11 @@ def _processes(config: EnvironmentConfig) -> EnvProcesses | None:
     if config.executor != "processes" or config.path is None:
         return None
     return EnvProcesses(
-        config.path, count=config.executor_processes, limit=config.executor_threads, timeout=config.step_timeout
+        config.path,
+        count=config.executor_processes,
+        limit=config.executor_threads,
+        timeout=config.step_timeout,
+        slime_imports=config.slime_imports,
     )
 
 

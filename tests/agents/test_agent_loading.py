@@ -88,7 +88,7 @@ def test_a_function_becomes_a_loop(agents: Agents) -> None:
         ("single_turn", "no agent loop 'single_turn': did you mean 'single_turn_agent'?"),
         ("mien", "no agent loop 'mien': did you mean 'mine'?"),
         ("xyzzy", "give module:Class, or one of mine, single_turn_agent, tool_agent, multi_turn_env"),
-        (7, "agent_name=7 must be text"),
+        (["mine"], r"agent_name=\['mine'\] must be text"),
         ("absent_loops:Mine", "Python finds no module 'absent_loops'"),
         ("my_loops:Mein", "module 'my_loops' has no 'Mein', but 'Mine'"),
         ("broken_loops:Mine", "cannot be imported: ZeroDivisionError"),

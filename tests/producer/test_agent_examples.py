@@ -30,6 +30,7 @@ def example(tiny_model: Path, tmp_path: Path):
 
     def load(name: str, *overrides: str) -> Config:
         mine = [f"run={tmp_path / name}", f"model.path={tiny_model}", "trainer.steps=1", "rollout.group_size=2"]
+        mine.append("producer.lease_seconds=0.3")  # the end of the run is heard with a heartbeat
         return Config.load(ROOT / "examples" / f"{name}.yaml", [*mine, *overrides])
 
     return load
@@ -40,12 +41,12 @@ async def one_step(config: Config, open_buffer) -> list[Sample]:
     await check_rollout(config)
     buffer: TrajectoryBuffer = await open_buffer(config)
     claim, fleet = await buffer.claim_trainer(), Fleet(vocab_size=len(WORDS), timeout=5.0)
+    loaded = load_rollout(config)
     guesses = scripted(*([ID[str(number)], END] for number in range(1, 9)))
     async with FakeEngineServer(guesses, vocab_size=len(WORDS), eos=END) as engine:
         await buffer.engine_joined("engine-0", engine.url, 1)
         await buffer.engine_serving("engine-0", WeightVersion(0))
-        producer = Producer(load_rollout(config), buffer, fleet, "p")
-        playing = asyncio.create_task(producer.run(asyncio.Event()))
+        playing = asyncio.create_task(Producer(loaded, buffer, fleet, "p").run(asyncio.Event()))
         try:
             async with asyncio.timeout(30):
                 while isinstance(entry := await buffer.take_step(claim, 1), Waiting):
@@ -56,6 +57,7 @@ async def one_step(config: Config, open_buffer) -> list[Sample]:
             await buffer.finish_run()
             await asyncio.wait_for(playing, 10)
             await fleet.close()
+            loaded.close()
     samples = [sample for group in await buffer.load_groups(entry.groups) for sample in group.samples]
     for sample in samples:
         sample.check()
@@ -87,8 +89,10 @@ async def test_a_rollout_function_plays_samples(example, open_buffer):
     assert all((sample.reward == 1.0) == (sample.turns[-1].action == str(sample.label)) for sample in samples)
 
 
-async def test_a_module_of_slimes_runs_with_its_custom_config(example, open_buffer):
-    config = example("slime_module", "rollout.groups_per_step=8")
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+async def test_a_module_of_slimes_runs_with_its_custom_config(example, open_buffer, executor):
+    alone = (f"environment.executor={executor}", "environment.executor_processes=1")
+    config = example("slime_module", "rollout.groups_per_step=8", *alone)
     assert (config.rollout.max_turns, config.environment.path) == (4, "examples.slime_module.env_guess")
     assert config.environment.args == {"highest": 8}
     samples = await one_step(config, open_buffer)

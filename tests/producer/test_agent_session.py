@@ -178,7 +178,8 @@ class TestComingBack:
     ],
 )
 async def test_what_a_loop_does_wrong_fails_the_sample_by_name(loop, name, message):
-    settings = {"environment.step_timeout": 0.05, "environment.max_env_retries_per_turn": 0}
+    seconds = 0.05 if name == "Stuck" else 5.0
+    settings = {"environment.step_timeout": seconds, "environment.max_env_retries_per_turn": 0}
     _, journal = await play(loop(name, **settings), ScriptedEngines(replies("1 .", "2 .")))
     assert journal.failure is not None
     assert message in journal.failure[1]
