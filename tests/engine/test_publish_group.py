@@ -19,6 +19,7 @@ from stream_rl.sample import WeightVersion
 from stream_rl.testing import FakeEngineServer, seeded
 
 TENSORS = [TensorSpec(f"layer.{n}", (8, 4), "float32") for n in range(3)]
+VERSION = WeightVersion(1)
 SHAPES = {tensor.name: tensor.shape for tensor in TENSORS}
 SIZES = st.lists(st.tuples(st.integers(1, 40), st.sampled_from(["float32", "bfloat16"])), max_size=12)
 
@@ -104,6 +105,16 @@ async def test_the_update_is_paused_bracketed_and_flushed(
     ]
     assert calls[2][1]["names"] == list(SHAPES)
     assert (calls[2][1]["flush_cache"], calls[2][1]["weight_version"]) == (True, "1")
+
+
+async def test_in_place_keeps_the_cache(sender: FakeSender, engines: list[FakeEngineServer]) -> None:
+    publisher = WeightPublisher(timeout=0.5, pause_mode="in_place")
+    assert all(update.ok for update in await GroupPublisher(publisher, sender, SHAPES).publish(named(engines), VERSION))
+    await publisher.close()
+    bodies = dict(engines[0].calls)
+    assert bodies["/pause_generation"] == {"mode": "in_place"}
+    sent = bodies["/update_weights_from_distributed"]
+    assert (sent["flush_cache"], sent["weight_version"]) == (False, "1")
 
 
 async def test_the_version_comes_with_the_last_bucket(
