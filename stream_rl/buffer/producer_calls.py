@@ -55,14 +55,15 @@ class ProducerCalls:
         assert producer_id in self._beating, f"producer {producer_id} must heartbeat before it leases"
         async with self._leasing:
             # Kept until they can be handed over: a call that is cut off between two round trips loses none.
-            leased = self._undelivered.setdefault(producer_id, [])
-            while (room := min(count - len(leased), LEASES_PER_CALL)) > 0:
+            ready = self._undelivered.setdefault(producer_id, [])
+            while (room := min(count - len(ready), LEASES_PER_CALL)) > 0:
                 new = await self._lease_some(producer_id, room)
-                leased += new
+                ready += new
                 if len(new) < room:
                     break
+            leased = ready[:count]
             journals = await read_journals(self._connection, [stored for _, stored in leased if stored.records])
-            del self._undelivered[producer_id]
+            del ready[:count]
         return [_with_journal(sample, journals.get(stored.sample, [])) for sample, stored in leased]
 
     async def _lease_some(self, producer_id: str, count: int) -> list[tuple[LeasedSample, Stored]]:

@@ -1,4 +1,4 @@
-"""What the supervisor, the engines' keepers and whoever watches ask of the buffer."""
+"""What the supervisor and whoever watches ask of the buffer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from stream_rl.buffer.connection import Connection, nonce
+from stream_rl.buffer.engine_calls import engine_records
 from stream_rl.buffer.records import (
     RECOVERY_KINDS,
     DeadLetter,
-    EngineRecord,
     OutcomeRecord,
     ProcessRecord,
     RecoveryKind,
@@ -21,7 +21,6 @@ from stream_rl.buffer.records import (
     RunState,
 )
 from stream_rl.errors import ConfigError
-from stream_rl.sample import WeightVersion
 
 _COUNTS = (
     "ledger_steps", "incarnation", "admitted", "trained", "filtered", "dead_lettered", "committed_turns",
@@ -65,40 +64,6 @@ class RunCalls:
         """Asks producers to commit and release what they hold; nothing is leased until `open_run`."""
         await self._connection.script("set_state", "draining")
 
-    async def engine_joined(self, engine_id: str, url: str, pid: int) -> None:
-        """Registers an engine that has no weights yet: it counts for nothing until it serves."""
-        await self._connection.script("engine_joined", engine_id, orjson.dumps({"url": url, "pid": pid}))
-
-    async def engine_serving(self, engine_id: str, version: WeightVersion, pid: int | None = None) -> None:
-        """Records that the engine now serves `version`. A version older than its newest one is ignored.
-
-        With `pid`, that server process must still be the one behind the engine's name: one that was started again
-        since has not got these weights.
-
-        Raises:
-            ValueError: the engine has not joined (or is another process now), or a live group is stamped with a newer
-                version, so that tokens of this engine would break that group's v0.
-        """
-        reply = await self._connection.script(
-            "engine_serving", engine_id, version.step, version.incarnation, "" if pid is None else pid
-        )
-        if reply[0] == b"unknown":
-            raise ValueError(f"engine {engine_id} has not joined")
-        if reply[0] == b"another":
-            raise ValueError(f"engine {engine_id} is no longer process {pid}: it was started again without weights")
-        if reply[0] == b"older":
-            raise ValueError(f"engine {engine_id} has version {version}, older than v0 {int(reply[1])} of a live group")
-
-    async def engine_left(self, engine_id: str) -> None:
-        """Forgets an engine; the oldest serving version is counted without it."""
-        await self._connection.script("engine_left", engine_id)
-
-    async def engines(self) -> list[EngineRecord]:
-        """Every engine that has joined and not left, by id."""
-        names = [self._connection.key(name) for name in ("engines", "versions")]
-        known, versions = await self._connection.pipeline(lambda pipe: [pipe.hgetall(name) for name in names])
-        return _engines(known, versions)
-
     async def snapshot(self) -> RunSnapshot:
         """The run at one instant. Raises ConfigError when the run was never opened."""
         reply = _pairs(await self._connection.script("snapshot", *RECOVERY_KINDS))
@@ -112,7 +77,7 @@ class RunCalls:
             recoveries=dict(zip(RECOVERY_KINDS, map(int, reply[b"recoveries"]), strict=True)),
             oldest_v0=_optional(reply[b"oldest_v0"]),
             engine_version=_optional(reply[b"engine_version"]),
-            engines=tuple(_engines(_pairs(reply[b"engines"]), _pairs(reply[b"versions"]))),
+            engines=tuple(engine_records(_pairs(reply[b"engines"]), _pairs(reply[b"versions"]))),
             processes=tuple(ProcessRecord(**orjson.loads(text)) for text in sorted(reply[b"processes"])),
             **counts,
         )
@@ -164,19 +129,6 @@ def _number(item: tuple[bytes, Any]) -> int:
 
 def _optional(value: bytes) -> int | None:
     return int(value) if value else None
-
-
-def _engines(known: Mapping[bytes, bytes], versions: Mapping[bytes, bytes]) -> list[EngineRecord]:
-    records = []
-    for engine, text in sorted(known.items()):
-        about, version = orjson.loads(text), versions.get(engine)
-        records.append(
-            EngineRecord(
-                engine.decode(), about["url"], about["pid"], "serving" if version else "joining",
-                WeightVersion.parse(version.decode()) if version else None,
-            )
-        )  # fmt: skip
-    return records
 
 
 def _outcome(tree: dict[str, Any]) -> OutcomeRecord:

@@ -2,7 +2,7 @@
 
 After a restart or failover, which may have cost Redis the ledger's tail, the scripts refuse the trainer's next call and
 admit nothing until the trainer has asserted its ledger again. It does so by itself, from the entries that it was given
-since the oldest checkpoint kept.
+since the oldest checkpoint kept, and says again which versions it gave the engines.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from stream_rl.buffer.connection import Connection, nonce
+from stream_rl.buffer.engine_calls import EngineCalls
 from stream_rl.buffer.journals import Stored, read_journals, split
 from stream_rl.buffer.records import Record, TrainerClaim, Waiting
 from stream_rl.errors import BufferUnavailable, CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
@@ -25,7 +26,7 @@ ASSERTIONS = 3
 """Restarts of Redis that one call outlasts."""
 
 
-class TrainerCalls:
+class TrainerCalls(EngineCalls):
     """The trainer's side of TrajectoryBuffer. All of these raise BufferUnavailable.
 
     `torn_groups` are groups that were trained and whose records Redis then lost: no resume can replay them, so a
@@ -33,7 +34,7 @@ class TrainerCalls:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        EngineCalls.__init__(self, connection)
         self._entries: dict[int, bytes] = {}
         self.torn_groups: set[int] = set()
 
@@ -156,6 +157,7 @@ class TrainerCalls:
         if kind == b"unopened":
             raise LedgerMismatch(f"Redis at {self._connection.url} came back without the run: all of it is lost")
         self.torn_groups.update(map(int, rest))
+        await self.serve_again()
         logger.warning(
             "Redis came back with %d steps in its ledger; %d more were written again, %d groups of them without all "
             "their records", kept, len(lost), len(rest),

@@ -38,8 +38,8 @@ promoted before it had them). What is left is the run as it was a moment ago; ev
     records of a group      nobody: such groups are torn, and the trainer takes a checkpoint that covers them at once
       trained meanwhile
     checkpoints_kept        the next one: it retires again from where Redis is
-    engine, its version     the supervisor (an engine it cannot find here is restarted or joins anew); an older version
-                              is still a lower bound for v0, until the next publish
+    an engine's version     the trainer, when it asserts its ledger; until then the older one is a lower bound for v0
+    an engine               its keeper: one that it does not find here is started again, or joins anew
     heartbeat               the next one; after a restart every producer has a whole term before it counts as silent
     images                  the producer: a commit that names an absent image is refused, and it puts them again
     rules, all of the run   nobody: LedgerMismatch

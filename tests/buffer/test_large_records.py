@@ -17,13 +17,13 @@ LARGE = turn(0, BESIDE_BYTES // 8)
 STARTED = replace(START, metadata={"text": "x" * BESIDE_BYTES})
 
 
-async def blobs(buffer: TrajectoryBuffer) -> dict[str, int]:
-    """Every blob's sample and position, with the seconds after which it expires (-1: it stays)."""
+async def blobs(buffer: TrajectoryBuffer, *, staged: bool) -> list[str]:
+    """Sample and position of every blob that expires (`staged`), or that a journal keeps."""
     prefix = buffer._connection.key("blob", "x")[:-1]
     (keys,) = await buffer._connection.pipeline(lambda pipe: pipe.keys(f"{prefix}*"))
     lives = await buffer._connection.pipeline(lambda pipe: [pipe.ttl(key) for key in keys]) if keys else []
     names = [key.decode().removeprefix(prefix).split(":") for key in keys]
-    return {f"{name[0]}:{name[2]}": life for name, life in zip(names, lives, strict=True)}
+    return sorted(f"{name[0]}:{name[2]}" for name, life in zip(names, lives, strict=True) if (life != -1) == staged)
 
 
 async def test_a_large_record_is_stored_once_and_comes_back(buffer: TrajectoryBuffer) -> None:
@@ -35,7 +35,8 @@ async def test_a_large_record_is_stored_once_and_comes_back(buffer: TrajectoryBu
             await buffer.commit(held.lease, position, [record])
     await buffer.commit(held.lease, 2, [turn(1)], outcome())
     await buffer.commit(sibling.lease, 0, [STARTED, turn(0)], outcome())
-    assert {name for name, life in (await blobs(buffer)).items() if life == -1} == {"0-0:1", "0-1:0"}
+    assert await blobs(buffer, staged=False) == ["0-0:1", "0-1:0"]
+    assert await blobs(buffer, staged=True) == ["0-0:1", "0-0:3"]
     (group,) = await buffer.load_groups([0])
     assert group.samples[0].turns[0].generated.tolist() == LARGE.generated.tolist()
     assert group.samples[1].metadata == STARTED.metadata
@@ -46,7 +47,8 @@ async def test_a_zombies_blob_is_linked_by_nothing_and_expires(buffer: Trajector
     await buffer.release([held.lease])
     with pytest.raises(LeaseLost):
         await buffer.commit(held.lease, 0, [START, LARGE])
-    assert all(life > 0 for life in (await blobs(buffer)).values())
+    assert await blobs(buffer, staged=False) == []
+    assert await blobs(buffer, staged=True) == ["0-0:1"]
     (again,) = await buffer.lease("p", 1)
     assert again.position == 0
 
@@ -56,7 +58,7 @@ async def test_blobs_go_with_their_journal(buffer: TrajectoryBuffer) -> None:
     first, *others = await buffer.lease("p", 4)
     await buffer.commit(first.lease, 0, [STARTED, LARGE])
     renewed = await buffer.restart(first.lease)
-    assert set(await blobs(buffer)) == {"0-0:0"}
+    assert await blobs(buffer, staged=False) == ["0-0:0"]
     size = (await buffer.group_bytes([0]))[0]
     assert size == (await buffer.snapshot()).journal_bytes > BESIDE_BYTES
     await buffer.release([renewed])
@@ -66,9 +68,9 @@ async def test_blobs_go_with_their_journal(buffer: TrajectoryBuffer) -> None:
     for sample in others:
         await buffer.commit(sample.lease, 0, [START, LARGE], outcome())
     assert isinstance(await buffer.take_step(claim, 1), LedgerEntry)
-    assert len(await blobs(buffer)) == 5
+    assert len(await blobs(buffer, staged=False)) == 5
     await buffer.checkpoints_kept(claim, 1)
-    assert await blobs(buffer) == {}
+    assert await blobs(buffer, staged=False) == []
 
 
 async def test_a_blob_that_is_gone_is_named(buffer: TrajectoryBuffer) -> None:
@@ -93,6 +95,22 @@ async def test_compressed_records_take_fewer_bytes_and_any_client_reads_them(
     (group,) = await buffer.load_groups([0])
     assert group.samples[0].turns[0].generated.tolist() == LARGE.generated.tolist()
     assert small < BESIDE_BYTES // 8
+
+
+async def test_a_rank_reads_only_the_bytes_of_its_groups(buffer: TrajectoryBuffer) -> None:
+    async def sent() -> int:
+        (facts,) = await buffer._connection.pipeline(lambda pipe: pipe.info("stats"))
+        return int(facts["total_net_output_bytes"])
+
+    claim = await buffer.claim_trainer()
+    for length, sample in enumerate(await buffer.lease("p", 4), start=1):
+        await buffer.commit(sample.lease, 0, [START, turn(0, 20_000 * length)], outcome())
+    entry = await buffer.take_step(claim, 1)
+    assert isinstance(entry, LedgerEntry)
+    sizes, before = await buffer.group_bytes(entry.groups), await sent()
+    assert sizes[1] > 2 * sizes[0]
+    await buffer.load_groups(entry.groups[:1])
+    assert await sent() - before < 1.05 * sizes[0]
 
 
 async def test_work_for_a_thousand_samples_comes_in_calls_of_bounded_size(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -237,66 +236,3 @@ async def test_producers_that_could_not_beat_while_redis_was_away_keep_their_sam
         await other.heartbeat("q", 600)
         assert [str(s.lease.sample_id) for s in await other.lease("q", 1)] == ["0-1"]
     await buffer.commit(sample.lease, 0, [START])
-
-
-@pytest.mark.parametrize("seed", range(6))
-async def test_whatever_is_lost_whenever_each_prompt_is_trained_once(rewinding: RewindingServer, seed: int) -> None:
-    chance = random.Random(seed)
-    steps = 6
-    async with await TrajectoryBuffer.connect(rewinding.url, "run") as buffer:
-        await buffer.open_run(replace(RULES, total_groups=2 * steps, max_refills_per_group=9))
-        await buffer.engine_joined("engine-0", "u", 1)
-        await buffer.engine_serving("engine-0", WeightVersion(0))
-        claim, ledger, prompts, saved = await buffer.claim_trainer(), {}, {}, 0
-        playing: list[LeasedSample] = []
-        rewinding.mark()
-        while len(ledger) < steps:
-            event = chance.choices(["play", "train", "mark", "rewind", "checkpoint"], [12, 4, 2, 1, 1])[0]
-            if event == "mark":
-                rewinding.mark()
-            elif event == "rewind":
-                rewinding.rewind()
-                marked = (await buffer.snapshot()).ledger_steps
-                assert marked >= saved or len(ledger) == saved
-            elif event == "checkpoint" and ledger:
-                rewinding.mark()
-                saved = len(ledger) - 1
-                await buffer.checkpoints_kept(claim, saved)
-            elif event == "train":
-                taken = await buffer.take_step(claim, len(ledger) + 1)
-                if isinstance(taken, LedgerEntry):
-                    ledger[taken.step] = taken
-                    prompts |= {g.index: g.prompt_index for g in await buffer.load_groups(taken.groups)}
-                    await buffer.engine_serving("engine-0", WeightVersion(taken.step))
-            else:
-                await buffer.heartbeat("p", 600)
-                playing += await buffer.lease("p", chance.randint(1, 4))
-                chance.shuffle(playing)
-                playing = await _play_some(buffer, playing, chance)
-            await accounts(buffer)
-        groups = [group for taken in ledger.values() for group in taken.groups]
-        assert len(set(groups)) == 2 * steps
-        assert sorted(prompts[group] for group in groups) == list(range(2 * steps))
-        for step in range(saved + 1, steps + 1):
-            assert await entry(buffer, claim, step) == ledger[step]
-
-
-async def _play_some(
-    buffer: TrajectoryBuffer, playing: list[LeasedSample], chance: random.Random
-) -> list[LeasedSample]:
-    """Ends some of the samples, loses some, and answers those that are still played."""
-    kept = []
-    for sample in playing:
-        journal = BufferJournal(buffer, sample, "test")
-        try:
-            match chance.choice(["finish", "finish", "fail", "keep"]):
-                case "keep":
-                    kept.append(sample)
-                case "fail":
-                    await journal.fail(outcome().stop_reason, "")
-                case _:
-                    records = [] if sample.start else [START]
-                    await journal.commit([*records, turn(len(sample.turns))], outcome(chance.random()))
-        except LeaseLost:
-            continue
-    return kept

@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 from buffer_model import Model
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -23,12 +21,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from journal_builders import START, outcome, turn
+from machine_faults import PRODUCERS, Faults
 from rewinding_server import RewindingServer
 
 from stream_rl.buffer import RunRules, TrainerClaim, TrajectoryBuffer, Waiting
 from stream_rl.buffer.records import Record
 from stream_rl.errors import (
-    BufferUnavailable,
     JournalMismatch,
     LeaseLost,
     LedgerMismatch,
@@ -37,14 +35,11 @@ from stream_rl.errors import (
 )
 from stream_rl.sample import Lease, LedgerEntry, StopReason, WeightVersion
 
-PRODUCERS = ("a", "b", "c")
 _runs = itertools.count()
 
 
-class Buffer(RuleBasedStateMachine):
+class Buffer(Faults):
     """`leases` holds every lease ever given: most of them are zombies'."""
-
-    server: RewindingServer
 
     @initialize(filtering=st.booleans(), total=st.integers(3, 10), refills=st.integers(0, 2), size=st.integers(1, 2))
     def open(self, filtering: bool, total: int, refills: int, size: int) -> None:
@@ -64,59 +59,11 @@ class Buffer(RuleBasedStateMachine):
         self.retired = 0
         self.lease("a", 3)
 
-    def run(self, call: Any) -> Any:
-        return self.runner.run(call)
-
-    def buffer(self, producer: str) -> TrajectoryBuffer:
-        return self.two if producer == "c" else self.one
-
     def teardown(self) -> None:
         if hasattr(self, "runner"):
             self.run(self.one.close())
             self.run(self.two.close())
             self.runner.close()
-
-    def holder(self, producer: str) -> str:
-        """A client that is killed and started again is another holder, whatever its producer is called."""
-        which = "two" if producer == "c" else "one"
-        return f"{producer}:{self.lives[which]}"
-
-    @rule(producer=st.sampled_from(PRODUCERS))
-    def beat(self, producer: str) -> None:
-        self.run(self.buffer(producer).heartbeat(producer, 600))
-        self.model.beat(self.holder(producer), 1 / 6)
-
-    @rule(producer=st.sampled_from(PRODUCERS))
-    def fall_silent(self, producer: str) -> None:
-        self.run(self.buffer(producer).heartbeat(producer, 0))
-        self.model.beat(self.holder(producer), 0)
-
-    @rule(forward=st.booleans())
-    def the_servers_clock_jumps(self, forward: bool) -> None:
-        """By an hour. All that the server compares its clock with is when holders fall silent: those move instead."""
-        connection = self.one._connection
-        key, hour = connection.key("holders"), 3_600_000
-        (known,) = self.run(connection.pipeline(lambda pipe: pipe.zrange(key, 0, -1)))
-        by = -hour if forward else hour
-        self.run(connection.pipeline(lambda pipe: [pipe.zincrby(key, by, holder) for holder in known]))
-        self.model.clock += 1 if forward else -1
-
-    @rule(which=st.sampled_from(["one", "two"]))
-    def a_client_is_killed(self, which: str) -> None:
-        self.run(getattr(self, which).close())
-        setattr(self, which, self.run(TrajectoryBuffer.connect(self.server.url, self.name)))
-        self.lives[which] += 1
-        for producer in PRODUCERS:
-            if self.buffer(producer) is getattr(self, which):
-                self.beat(producer)
-
-    @precondition(lambda self: self.kills < 2)
-    @rule()
-    def the_server_is_killed(self) -> None:
-        self.kills += 1
-        self.server.kill()
-        self.server.start()
-        self.model.restart_server()
 
     @rule(producer=st.sampled_from(PRODUCERS), count=st.integers(1, 5), reply_lost=st.booleans())
     def lease(self, producer: str, count: int, reply_lost: bool = False) -> None:
@@ -128,22 +75,6 @@ class Buffer(RuleBasedStateMachine):
         # Handed out again, they come in any order.
         self.model.expects(given, sorted(got, key=lambda s: [g.sample_id for g in given].index(s.lease.sample_id)))
         self.leases += [sample.lease for sample in got]
-
-    def lose_reply(self, buffer: TrajectoryBuffer, call: Any) -> None:
-        """The server does what it is asked; the client never hears of it."""
-        connection = buffer._connection
-        script = connection.script
-
-        async def deaf(name: str, *arguments: Any, **options: Any) -> Any:
-            await script(name, *arguments, **options)
-            raise BufferUnavailable("the reply was lost")
-
-        connection.script = deaf  # type: ignore[method-assign]
-        try:
-            with pytest.raises(BufferUnavailable):
-                self.run(call)
-        finally:
-            connection.script = script  # type: ignore[method-assign]
 
     def records(self, lease: Lease, data: st.DataObject) -> list[Record]:
         """What the holder would commit next: a start when there is none, and up to two turns."""

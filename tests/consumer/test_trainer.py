@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stream_rl.buffer import RunRules, RunSnapshot, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.consumer.batching import flatten, mini_batch_groups
+from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import process_group
 from stream_rl.consumer.model import load_policy
 from stream_rl.consumer.publication import Publication
@@ -196,6 +197,28 @@ def test_an_engine_that_fails_its_update_is_taken_off_and_served_when_it_joins_a
     assert set(left) == {"engine-0"}
     assert rollouts.engine.version == "6"
     assert not rollouts.engine.paused
+
+
+def test_steps_whose_records_are_lost_are_covered_by_a_checkpoint_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, save = Publication.publish, Checkpoints.save
+    saved = []
+
+    def lose(self: Publication, version: WeightVersion) -> None:
+        publish(self, version)
+        if version.step == 3:
+            self._buffer.torn_groups.add(4)
+
+    def recording(self: Checkpoints, step: int, *state: Any) -> int:
+        saved.append(step)
+        return save(self, step, *state)
+
+    monkeypatch.setattr(Publication, "publish", lose)
+    monkeypatch.setattr(Checkpoints, "save", recording)
+    with run.rollouts():
+        run.train()
+    assert saved == [2, 3, 4, 6]
 
 
 def test_a_newer_trainer_supersedes_this_one(run: Run) -> None:
