@@ -146,7 +146,7 @@ class BufferConfig(Settings):
     timeout: float = Field(30.0, gt=0)
     """Seconds a call waits for Redis, reconnections included, before it fails by name."""
     room_timeout: float = Field(3600.0, gt=0)
-    """Seconds that a full buffer is waited for before `BufferFull`: Redis's memory, or `max_journal_mib`, is used up."""
+    """Seconds a full buffer is waited for before `BufferFull`: Redis's memory, or `max_journal_mib`, is used up."""
     max_journal_mib: int | None = Field(None, gt=0)
     """MiB of journals above which no group is admitted; what two checkpoints hold must fit. Empty: no limit."""
     max_ready_groups: int | None = Field(None, gt=0)
