@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Literal, cast
 
-from contenders.contender import Contender
+from contenders.over_valkey import OverValkey
 from contenders.payload import Pool
-from stream_rl.buffer import EmbeddedServer, LeasedSample, Outcome, RunRules, TrajectoryBuffer, Waiting
+from stream_rl.buffer import LeasedSample, Outcome, RunRules, TrajectoryBuffer, Waiting
 from stream_rl.buffer.records import Record
 from stream_rl.errors import LedgerMismatch
 from stream_rl.sample import LedgerEntry, Status, StopReason, WeightVersion
@@ -106,14 +104,10 @@ class Consumer:
         return [group.index * RULES.group_size + sample.index for group in groups for sample in group.samples]
 
 
-class Ours(Contender):
+class Ours(OverValkey):
     """stream_rl's buffer over its embedded Valkey."""
 
     name = "stream_rl"
-
-    def __init__(self, folder: Path, seed: int, fsync: str = "everysec") -> None:
-        super().__init__(folder, seed, fsync)
-        self.server = EmbeddedServer(folder, fsync=cast(Literal["always", "everysec", "no"], fsync))
 
     def producer(self) -> Callable[[], Producer]:
         return partial(Producer, self.server.url, self.seed)
@@ -121,22 +115,10 @@ class Ours(Contender):
     def consumer(self) -> Callable[[], Consumer]:
         return partial(Consumer, self.server.url)
 
-    def brokers(self) -> list[int]:
-        return [self.server.pid]
-
-    def revive(self) -> None:
-        self.server.start()
-
-    def disk_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.folder.rglob("*.aof"))
-
     def __enter__(self) -> Ours:
         self.server.start()
         asyncio.run(_open(self.server.url))
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.stop()
 
 
 async def _connect(url: str) -> TrajectoryBuffer:

@@ -91,7 +91,11 @@ class Remote:
 
 
 def _obey(make: Callable[[], object], pipe: Connection) -> None:
-    target = make()
+    try:
+        target = make()
+    except Exception as error:
+        pipe.send(RuntimeError(f"not made: {type(error).__name__}: {error}"))
+        return
     pipe.send(Report(None, time.monotonic(), 0.0))
     while True:
         try:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Literal, cast
 
 from redis import Redis
 
-from contenders.contender import Contender
+from contenders.over_valkey import OverValkey
 from contenders.payload import Pool
-from stream_rl.buffer import EmbeddedServer
 
 STREAM, GROUP = "samples", "trainer"
 IN_FLIGHT = 32
@@ -75,14 +72,10 @@ class Consumer:
         return numbers
 
 
-class RedisStream(Contender):
+class RedisStream(OverValkey):
     """The stream over the same embedded Valkey, with the same durability."""
 
     name = "Redis stream of pickles"
-
-    def __init__(self, folder: Path, seed: int, fsync: str = "everysec") -> None:
-        super().__init__(folder, seed, fsync)
-        self.server = EmbeddedServer(folder, fsync=cast(Literal["always", "everysec", "no"], fsync))
 
     def producer(self) -> Callable[[], Producer]:
         return partial(Producer, self.server.url, self.seed)
@@ -90,19 +83,7 @@ class RedisStream(Contender):
     def consumer(self) -> Callable[[], Consumer]:
         return partial(Consumer, self.server.url)
 
-    def brokers(self) -> list[int]:
-        return [self.server.pid]
-
-    def revive(self) -> None:
-        self.server.start()
-
-    def disk_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.folder.rglob("*.aof"))
-
     def __enter__(self) -> RedisStream:
         self.server.start()
         Redis.from_url(self.server.url).xgroup_create(STREAM, GROUP, id="0", mkstream=True)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.stop()

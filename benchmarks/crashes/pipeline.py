@@ -34,7 +34,8 @@ ENGINE = "engine"
 LATENCY = Latency(token=0.015)
 TRAIN_SECONDS = 0.03
 POLL_SECONDS = 0.01
-CHECKPOINT_EVERY = 3
+CHECKPOINT_EVERY = 10
+"""Two checkpoints back must be longer ago than what a power cut takes: the ledger is asserted again only as far."""
 
 
 def settings(run: Path, model: Path) -> dict[str, Any]:
