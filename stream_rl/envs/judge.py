@@ -12,11 +12,12 @@ again until `pass_score`. What the judge fails to say is the world's fault: it i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
 import string
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from pydantic import Field, ValidationError, field_validator
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation, ResumeClass, format_observation, resume_class
 from stream_rl.envs.judge_client import EndpointSettings, JudgeClient, Unanswered
 from stream_rl.envs.loading import EnvironmentModule, load_environment
-from stream_rl.errors import ConfigError, EnvironmentLoadError
+from stream_rl.errors import ActionError, ConfigError, EnvironmentLoadError
 
 Stepped = tuple[Observation, bool, Info]
 
@@ -153,16 +154,30 @@ class Judged:
         """The method, and then the judge. A mistake of the model (ActionError) is not judged."""
 
         async def wait(response_text: str) -> Any:
-            return await judge(response_text, await method(response_text))
+            with self._mistakes():
+                result = await method(response_text)
+            return await judge(response_text, result)
 
         def work(response_text: str) -> Any:
-            return self._client.run(judge(response_text, method(response_text)))
+            with self._mistakes():
+                result = method(response_text)
+            return self._client.run(judge(response_text, result))
 
         return wait if inspect.iscoroutinefunction(method) else work
+
+    @contextlib.contextmanager
+    def _mistakes(self) -> Iterator[None]:
+        """Takes the environment's reward from a mistake where rewards are the judge's."""
+        try:
+            yield
+        except ActionError as error:
+            raise error if self._settings.gives == "feedback" else ActionError(str(error)) from error
 
     async def _judge_step(self, text: str, stepped: Stepped) -> Stepped:
         observation, done, info = stepped
         gives = self._settings.gives
+        if done and gives == "feedback":
+            return stepped
         verdict = await self._ask(text, observation)
         if gives != "feedback":
             info = self._scored(verdict, info)

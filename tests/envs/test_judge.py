@@ -95,11 +95,18 @@ async def test_without_an_environment_both_lets_the_model_try_again_until_it_pas
     assert first[2]["reward"] + second[2]["reward"] == pytest.approx(0.9)
 
 
-async def test_a_mistake_of_the_model_is_not_judged(serve):
-    fake = serve("Score: 10")
-    with pytest.raises(ActionError):
-        await judged(fake, GUESS, "guess_number").step("twelve")
-    assert not fake.bodies
+async def test_a_mistake_of_the_model_is_not_judged_and_takes_nothing_from_the_judges_score(serve):
+    fake = serve("Good. Score: 10")
+    judging, helping = judged(fake, GUESS, "guess_number"), judged(fake, GUESS, "guess_number", gives="feedback")
+    for env, expected in ((judging, 0.0), (helping, -0.05)):
+        await env.step("3")
+        asked = len(fake.bodies)
+        with pytest.raises(ActionError, match="invalid") as mistake:
+            await env.step("twelve")
+        assert mistake.value.reward == pytest.approx(expected)
+        assert len(fake.bodies) == asked
+    await helping.step("5")
+    assert len(fake.bodies) == asked, "nobody reads what is said at the end"
 
 
 async def test_equal_questions_are_asked_once_and_few_at_a_time(serve):

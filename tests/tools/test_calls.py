@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_rl.tools.calls import PARSERS, ToolCall, Undecodable
@@ -26,6 +26,7 @@ def written(call: ToolCall, key: str) -> str:
 
 
 @given(calls)
+@settings(max_examples=40)
 def test_what_is_written_is_read_in_order(made):
     tagged = "Let me see.\n" + "\n".join(f"<tool_call>\n{written(call, 'arguments')}\n</tool_call>" for call in made)
     assert hermes(tagged) == made
