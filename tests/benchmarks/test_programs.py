@@ -71,3 +71,12 @@ def test_a_pipeline_keeps_its_promise_through_deaths(benchmark: Any) -> None:
 def test_the_engine_client(benchmark: Any) -> None:
     figures, _ = benchmark("engine_client.py", "--concurrency", "16", "--tokens", "2")
     assert set(figures) == {"bare aiohttp", "EngineClient"}
+
+
+def test_live_episodes(benchmark: Any) -> None:
+    figures, printed = benchmark("producer.py", "--live", "64", "--rounds", "1", "--prompt", "8", "--tokens", "4")
+    for live in ("1", "64"):
+        assert sorted(figures[live]) == ["bare", "producer", "requests"]
+        assert all(one["per_second"] > 0 and one["cpu_ms"] > 0 for (one,) in figures[live].values())
+    assert "64 live: turns/s, producer / bare" in {bar["bar"] for bar in figures["bars"]}
+    assert "Episodes of 20 turns" in printed
