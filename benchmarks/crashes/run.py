@@ -96,7 +96,7 @@ class Run:
         for _ in range(deaths):
             self._die()
         snapshot = self._ask(self._end)
-        self._wait(lambda: not self._processes["trainer"].is_alive(), END_SECONDS, "the trainer did not end the run")
+        self._wait(lambda: self._processes["trainer"].exitcode == 0, END_SECONDS, "the trainer did not end the run")
         return account(self._logs, self._trained, self._deaths, self._ask(_failed), snapshot)
 
     def _die(self) -> None:
