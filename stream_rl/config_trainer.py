@@ -68,8 +68,8 @@ class TrainerConfig(Settings):
     """Tokens by which `constant` divides every sample's sum; usually rollout.max_response_len."""
     kl_coefficient: float = Field(0.0, ge=0)
     """Weight of the KL divergence from a reference model; 0 loads none."""
-    kl_in: Literal["loss", "reward"] = "loss"
-    """Whether the divergence is added to the loss or taken from the rewards."""
+    kl_in: Literal["loss", "weighted_loss", "reward"] = "loss"
+    """Where it goes: into the loss, as it is or weighted by the ratio to the rollout policy, or off the rewards."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How a token's divergence is estimated: log-ratio, half its square, or ratio - 1 - log-ratio."""
     reference_path: str | None = None
@@ -122,7 +122,9 @@ class TrainerConfig(Settings):
             yield "policy_loss=gspo is the mean over sequences: set aggregation=sequence_mean"
         if (self.aggregation == "constant") != (self.aggregation_length is not None):
             yield "aggregation=constant and aggregation_length need each other"
-        if not self.kl_coefficient and (self.kl_in == "reward" or self.reference_path is not None):
-            yield "kl_in=reward and reference_path need a kl_coefficient above 0"
-        if self.kl_coefficient and self.kl_in == "loss" and self.kl_estimator == "k1":
-            yield "kl_estimator=k1 in the loss has a mean gradient of zero: take k2, or kl_in=reward"
+        if not self.kl_coefficient and (self.kl_in != "loss" or self.reference_path is not None):
+            yield f"kl_in={self.kl_in} and reference_path need a kl_coefficient above 0"
+        if self.kl_coefficient and (self.kl_in, self.kl_estimator) == ("loss", "k1"):
+            yield "kl_estimator=k1 in the loss has a mean gradient of zero: set kl_in=weighted_loss"
+        if self.kl_coefficient and (self.kl_in, self.kl_estimator) == ("weighted_loss", "k2"):
+            yield "kl_estimator=k2 has the divergence's gradient unweighted: set kl_in=loss"

@@ -49,7 +49,9 @@ def test_a_correction_brings_its_papers_bounds(
         ({"aggregation_length": 100}, "need each other"),
         ({"kl_in": "reward"}, "need a kl_coefficient"),
         ({"reference_path": "models/other"}, "need a kl_coefficient"),
+        ({"kl_in": "weighted_loss"}, "need a kl_coefficient"),
         ({"kl_coefficient": 0.1, "kl_estimator": "k1"}, "mean gradient of zero"),
+        ({"kl_coefficient": 0.1, "kl_estimator": "k2", "kl_in": "weighted_loss"}, "gradient unweighted"),
     ],
 )
 def test_a_combination_without_sense_is_refused(given: dict[str, Any], message: str) -> None:

@@ -28,7 +28,7 @@ def group_advantages(rewards: Floats, kind: Kind = "grpo") -> Floats:
             dr_grpo  nothing, so that easy and hard prompts are not weighed up (Liu et al. 2025, "Understanding
                      R1-Zero-like training", section 3.2)
             rloo     times n / (n - 1), which makes it reward - mean of the others (Kool et al. 2019, "Buy 4 REINFORCE
-                     samples, get a baseline for free!"; Ahmadian et al. 2024, "Back to basics", equation 8)
+                     samples, get a baseline for free!"; Ahmadian et al. 2024, "Back to basics")
 
     Returns:
         float64 (groups, group_size); zero for a group whose rewards are all equal.

@@ -2,6 +2,9 @@
 
 loss of a token  =  importance weight * policy loss  +  kl_coefficient * KL  -  entropy_coefficient * entropy
 loss of a mini-batch  =  sum over its tokens of  share * loss of the token
+
+Weighted by pi / pi_rollout, through which the gradient goes as well, the KL's estimate and its gradient are unbiased
+whatever policy wrote the token (DeepSeek-AI 2025, "DeepSeek-V3.2", section 3.1).
 """
 
 from __future__ import annotations
@@ -58,8 +61,9 @@ def token_losses(
     kl = log_probs.new_tensor(float("nan"))
     if reference is not None:
         kl = kl_divergence(log_probs, reference, settings.kl_estimator)
-        if settings.kl_in == "loss":
-            loss = loss + settings.kl_coefficient * kl
+        if settings.kl_in != "reward":
+            weighted = torch.exp(log_probs - batch.rollout_log_probs) * kl if settings.kl_in == "weighted_loss" else kl
+            loss = loss + settings.kl_coefficient * weighted
     return TokenLosses(loss - settings.entropy_coefficient * entropy, clipped, bounded, kl)
 
 

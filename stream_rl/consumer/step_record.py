@@ -28,6 +28,12 @@ COLUMNS = (
 PARTS = ("wait", "load", "train", "publish", "checkpoint")
 """What a step's seconds are spent on."""
 
+_BY_LAG = {
+    "ratio_mean": catalog.TOKEN_RATIO,
+    "clip_share": catalog.CLIP_SHARE,
+    "engine_trainer_kl": catalog.ENGINE_TRAINER_KL,
+    "effective_sample_size": catalog.EFFECTIVE_SAMPLE_SIZE,
+}
 _LAG_SUM, _GENERATED = COLUMNS.index("lag_sum"), COLUMNS.index("generated")
 
 
@@ -104,3 +110,9 @@ def observe_step(record: Mapping[str, Any], table: Floats) -> None:
     # A step without a token of the newest version has no such difference; the gauge keeps the last one.
     if not math.isnan(record["log_prob_difference"]):
         catalog.LOG_PROB_DIFFERENCE.set(record["log_prob_difference"])
+    for lag, figures in record["by_lag"].items():
+        for figure, gauge in _BY_LAG.items():
+            if not math.isnan(figures[figure]):
+                gauge.set(figures[figure], lag=lag)
+    if not math.isnan(record["correction_share"]):
+        catalog.CORRECTION_SHARE.set(record["correction_share"])

@@ -143,6 +143,13 @@ REWARD_MEAN = Metric("trainer_reward_mean", "gauge", "Mean reward of the last st
 LOG_PROB_DIFFERENCE = Metric(
     "log_prob_difference", "gauge", "Mean |engine - trainer| log-prob, on tokens of the newest version", ()
 )
+TOKEN_RATIO = Metric("token_ratio", "gauge", "Mean pi / pi_rollout of trained tokens, by lag in versions", ("lag",))
+CLIP_SHARE = Metric("clip_share", "gauge", "Share of trained tokens whose ratio was clipped, by their lag", ("lag",))
+ENGINE_TRAINER_KL = Metric("engine_trainer_kl", "gauge", "KL(engine || trainer) per token in nats, by lag", ("lag",))
+EFFECTIVE_SAMPLE_SIZE = Metric(
+    "effective_sample_size", "gauge", "Effective share of the trained tokens under pi / pi_rollout, by lag", ("lag",)
+)
+CORRECTION_SHARE = Metric("correction_share", "gauge", "Share of trained tokens whose importance weight is bounded", ())
 GRAD_NORM = Metric("grad_norm", "gauge", "Gradient norm before clipping", ())
 TRAINER_VERSION = Metric("trainer_version", "gauge", "Newest published weight version (step)", ())
 PUBLISH_SECONDS = Metric("publish_seconds", "histogram", "Seconds an engine's weight update took", ("engine",), SECONDS)

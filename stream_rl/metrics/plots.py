@@ -263,9 +263,24 @@ def clipping(run: RunRecords) -> Panel:
     )
 
 
+def off_policy(run: RunRecords) -> Panel:
+    """KL(engine || trainer) per token, by how many versions old the token was."""
+    lags = sorted({lag for step in run.steps for lag in step["by_lag"]}, key=lambda lag: int(lag.strip(">")[0]))
+    figures = {lag: [step["by_lag"].get(lag, {}).get("engine_trainer_kl") for step in run.steps] for lag in lags}
+    return Panel(
+        "Divergence from the policy that wrote the tokens, by lag",
+        "How far the policy had moved from tokens of each age. Lag 0: only the two engines' arithmetic differs.",
+        [
+            trace(_column(run, "step"), figures[lag], f"lag {lag}", colour, 1.3)
+            for lag, colour in zip(lags, COLOURS, strict=False)
+        ],
+        axes("step", "nats per token", type="log", exponentformat="power"),
+    )
+
+
 PANELS: tuple[Callable[[RunRecords], Panel], ...] = (
     reward, lag, mixed_versions, version_counts, turns, turn_counts, response_length, stop_reasons, throughput,
-    step_seconds, turn_seconds, log_prob_difference, entropy, clipping,
+    step_seconds, turn_seconds, log_prob_difference, off_policy, entropy, clipping,
 )  # fmt: skip
 
 

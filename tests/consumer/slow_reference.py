@@ -130,8 +130,11 @@ def _sequence_losses(tokens: list[Token], settings: TrainerConfig) -> list[Tenso
     losses = []
     for token, ratio in zip(tokens, ratios, strict=True):
         loss = _weight(token, product, settings) * _clipped(ratio, token.advantage, settings)
-        if settings.kl_in == "loss" and settings.kl_coefficient:
-            loss = loss + settings.kl_coefficient * _divergence(token.log_prob, token.reference, settings)
+        if settings.kl_in != "reward" and settings.kl_coefficient:
+            divergence = _divergence(token.log_prob, token.reference, settings)
+            if settings.kl_in == "weighted_loss":
+                divergence = divergence * torch.exp(token.log_prob) / math.exp(token.rollout)
+            loss = loss + settings.kl_coefficient * divergence
         losses.append(loss - settings.entropy_coefficient * token.entropy)
     return losses
 

@@ -51,6 +51,13 @@ def step_record(step: int, random: np.random.Generator, incarnation: int = 0, re
         "response_length_max": 22, "turns_mean": 3.6 - 1.2 * step / STEPS, "loss": float(random.normal(0, 0.01)),
         "grad_norm": float(random.uniform(0.2, 0.9)), "entropy": 2.0 * (1 - 0.8 * step / STEPS),
         "ratio_mean": float(random.normal(1, 0.01)), "clip_share": float(random.uniform(0, 0.1)),
+        "by_lag": {
+            str(old): {
+                "tokens": 63, "ratio_mean": 1.0, "clip_share": 0.02 * old, "effective_sample_size": 0.99,
+                "engine_trainer_kl": 1e-8 if old == 0 else 1e-3 * old,
+            }
+            for old in range(3 if step > 3 else 1)
+        },
         "log_prob_difference": float(random.uniform(5e-8, 2e-7)),
         "log_prob_difference_all": float(random.uniform(1e-3, 5e-2)),
         "generated_tokens": 130, "trained_tokens": 126, "masked_tokens": 4, "token_lag_mean": lag,
