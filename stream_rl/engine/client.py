@@ -20,7 +20,9 @@ from stream_rl.engine.transport import Transport
 from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable
 from stream_rl.sample import Int32, WeightVersion
 
-__all__ = ["EngineClient", "Generation", "PauseMode", "SamplingParams", "ServerInfo", "TensorSpec"]
+__all__ = [
+    "CONTROL_SECONDS", "EngineClient", "Generation", "PauseMode", "SamplingParams", "ServerInfo", "TensorSpec",
+]  # fmt: skip
 
 PauseMode = Literal["retract", "in_place", "abort"]
 CONTROL_SECONDS = 30.0
@@ -121,10 +123,6 @@ class EngineClient:
         if (name := self._attempts_of.get(rid)) is not None:
             await self._transport.call("POST", "/abort_request", {"rid": name}, timeout=timeout)
 
-    async def abort_all(self, *, timeout: float = CONTROL_SECONDS) -> None:
-        """Ends every request that the server has now; one that is on its way is missed."""
-        await self._transport.call("POST", "/abort_request", {"abort_all": True}, timeout=timeout)
-
     async def pause(self, mode: PauseMode = "retract", *, timeout: float = CONTROL_SECONDS) -> None:
         """Stops generation. `retract` gives KV back and computes it anew afterwards; `in_place` keeps it; `abort` ends
         the running requests. In every mode requests that arrive wait."""
@@ -133,10 +131,6 @@ class EngineClient:
     async def continue_(self, *, timeout: float = CONTROL_SECONDS) -> None:
         """Goes on after `pause`."""
         await self._transport.call("POST", "/continue_generation", {}, timeout=timeout)
-
-    async def flush(self, *, timeout: float = CONTROL_SECONDS) -> None:
-        """Forgets every cached prefix. EngineRejected while requests run: flush with the weight update instead."""
-        await self._transport.call("POST", "/flush_cache", timeout=timeout)
 
     async def update_weights_from_disk(
         self, path: Path | str, version: WeightVersion, *, flush: bool = True, timeout: float = CONTROL_SECONDS
@@ -147,11 +141,6 @@ class EngineClient:
         """
         body = {"model_path": str(path), "weight_version": str(version), "flush_cache": flush}
         await self._transport.call("POST", "/update_weights_from_disk", body, timeout=timeout)
-
-    async def set_weight_version(self, version: WeightVersion, *, timeout: float = CONTROL_SECONDS) -> None:
-        """Names the weights that the server has, without a change to them."""
-        body = {"new_version": str(version), "abort_all_requests": False}
-        await self._transport.call("POST", "/update_weight_version", body, timeout=timeout)
 
     async def init_weights_group(
         self, name: str, *, address: str, port: int, rank: int, world_size: int, backend: str, timeout: float

@@ -81,7 +81,6 @@ class FakeEngineServer:
             "abort_request": self._abort,
             "pause_generation": self._pause,
             "continue_generation": self._continue,
-            "flush_cache": self._flush,
             **self._weights.controls,
         }
         self._runner: web.AppRunner | None = None
@@ -244,9 +243,6 @@ class FakeEngineServer:
 
     def _continue(self, _body: dict[str, Any]) -> None:
         self.resume()
-
-    def _flush(self, _body: dict[str, Any]) -> str | None:
-        return "requests are running" if self._live else None
 
 
 def _answer(content: dict[str, Any], status: int = 200) -> web.Response:

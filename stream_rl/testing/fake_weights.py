@@ -19,7 +19,6 @@ class FakeWeights:
         self._groups: set[str] = set()
         self._bracket = False
         self.controls: dict[str, Control] = {
-            "update_weight_version": self._name,
             "update_weights_from_disk": self._load,
             "init_weights_update_group": self._join,
             "destroy_weights_update_group": self._leave,
@@ -27,9 +26,6 @@ class FakeWeights:
             "update_weights_from_distributed": self._receive,
             "end_weight_update": self._end,
         }
-
-    def _name(self, body: dict[str, Any]) -> None:
-        self.version = body["new_version"]
 
     def _load(self, body: dict[str, Any]) -> None:
         self.version = body["weight_version"]

@@ -8,7 +8,6 @@ import pytest
 from rollouts import END, ID, ScriptedEngines, halving
 
 from stream_rl.buffer import TrajectoryBuffer, Waiting
-from stream_rl.engine.client import EngineClient
 from stream_rl.engine.generation import Generation
 from stream_rl.errors import DataError
 from stream_rl.metrics import turn_log
@@ -195,8 +194,6 @@ async def test_the_whole_process_over_http(config, open_buffer, server):
     async with FakeEngineServer(scripted([ID["4"], END], [ID["6"], END]), vocab_size=len(WORDS)) as engine:
         buffer = await open_buffer(settings)
         await buffer.engine_joined("engine-0", engine.url, 1)
-        async with EngineClient(engine.url, vocab_size=len(WORDS)) as client:
-            await client.set_weight_version(WeightVersion(0))
         await buffer.engine_serving("engine-0", WeightVersion(0))
         playing = asyncio.create_task(
             run_producer(settings, producer_id="producer-0", buffer_url=server.url, stop=asyncio.Event())
