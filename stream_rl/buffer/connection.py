@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -111,6 +111,11 @@ class Connection:
                 return list(await pipe.execute())
 
         return await self.until_answered(once, room_timeout=self.room_timeout)
+
+    async def hashes(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
+        """The hashes of a family's members in one round trip, empty where there is none."""
+        keys = [self.key(family, member) for member in members]
+        return await self.pipeline(lambda pipe: [pipe.hgetall(key) for key in keys]) if keys else []
 
     async def until_answered(self, call: Callable[[], Awaitable[T]], *, room_timeout: float = 0.0) -> T:
         """Awaits `call()`, again after each passing fault until `timeout`, and while there is no room for it."""

@@ -1,8 +1,11 @@
-"""Reads journals back, in pieces of bounded size: other calls on the same Redis never wait behind a large answer."""
+"""Reads journals back, in pieces of bounded size: other calls on the same Redis never wait behind a large answer.
+
+What they hold becomes samples again here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from redis.asyncio.client import Pipeline
@@ -11,7 +14,7 @@ from stream_rl.buffer import codec
 from stream_rl.buffer.connection import Connection
 from stream_rl.buffer.records import Record, SampleStart
 from stream_rl.errors import CorruptRecord
-from stream_rl.sample import Turn
+from stream_rl.sample import Sample, SampleId, Status, StopReason, Turn
 
 CHUNK_BYTES = 8 * 2**20
 
@@ -117,3 +120,33 @@ def split(sample: str, records: Sequence[Record]) -> tuple[SampleStart | None, t
     if not isinstance(start, SampleStart) or not all(isinstance(turn, Turn) for turn in turns):
         raise CorruptRecord(f"the journal of sample {sample} is not a start and turns")
     return start, tuple(turn for turn in turns if isinstance(turn, Turn))
+
+
+def sample_of(
+    sample_id: SampleId, records: Sequence[Record], *, status: Status, stop_reason: StopReason | None,
+    reward: float | None,
+) -> Sample | None:  # fmt: skip
+    """The sample that a journal holds, None for an empty journal. Raises CorruptRecord."""
+    name = str(sample_id)
+    start, turns = split(name, records)
+    if start is None:
+        return None
+    sample = Sample(
+        sample_id.group, sample_id.index, start.prompt, start.prompt_tokens, attempt=sample_id.attempt,
+        label=start.label, metadata=start.metadata, temperature=start.temperature, sampling_seed=start.sampling_seed,
+        session_id=name, reward=reward, status=status, stop_reason=stop_reason,
+    )  # fmt: skip
+    try:
+        for turn in turns:
+            sample.append(turn)
+    except ValueError as error:
+        raise CorruptRecord(f"sample {name}: {error}") from error
+    return sample
+
+
+def siblings(group: int, fields: Mapping[bytes, bytes]) -> list[SampleId]:
+    """A group's siblings in order, each by its newest attempt, as the group's hash has them."""
+    attempts = sorted(
+        (int(name.partition(b":")[2]), int(value)) for name, value in fields.items() if name.startswith(b"attempt:")
+    )
+    return [SampleId(group, index, attempt) for index, attempt in attempts]

@@ -14,7 +14,7 @@ import orjson
 import redis.exceptions as faults
 
 from stream_rl.buffer.connection import Connection, nonce
-from stream_rl.buffer.journals import Stored, read_journals, split
+from stream_rl.buffer.journals import Stored, read_journals, sample_of, siblings
 from stream_rl.errors import BufferUnavailable, ConfigError, CorruptRecord
 from stream_rl.sample import Sample, SampleId, Status, StopReason
 
@@ -87,16 +87,16 @@ class OperatorCalls:
 
     async def held(self, groups: Mapping[int, int | None]) -> AsyncIterator[HeldGroup]:
         """The groups that `held_groups` names, without those retired since."""
-        numbers = list(groups)
+        numbers, read = list(groups), self._connection.hashes
         for start in range(0, len(numbers), GROUPS_PER_READ):
             some = numbers[start : start + GROUPS_PER_READ]
-            hashes = dict(zip(some, await self._read("group", [str(group) for group in some]), strict=True))
-            ids = [sample for group, fields in hashes.items() for sample in _siblings(group, fields)]
-            samples = dict(zip(ids, await self._read("sample", [str(sample) for sample in ids]), strict=True))
+            hashes = dict(zip(some, await read("group", [str(group) for group in some]), strict=True))
+            ids = [sample for group, fields in hashes.items() for sample in siblings(group, fields)]
+            samples = dict(zip(ids, await read("sample", [str(sample) for sample in ids]), strict=True))
             for group, fields in hashes.items():
                 if fields:
-                    siblings = [_sample(id_, samples[id_]) for id_ in _siblings(group, fields) if samples[id_]]
-                    yield _group(group, fields, groups[group], siblings)
+                    there = [_sample(id_, samples[id_]) for id_ in siblings(group, fields) if samples[id_]]
+                    yield _group(group, fields, groups[group], there)
 
     async def trajectory(self, held: HeldSample) -> Sample | None:
         """All that `held` had committed, an open turn included; None when it never began, or has gone since.
@@ -111,21 +111,9 @@ class OperatorCalls:
             if await self._is_as(held):
                 raise
             return None
-        start, turns = split(name, journals[name])
-        if start is None:
-            return None
-        sample = Sample(
-            held.sample_id.group, held.sample_id.index, start.prompt, start.prompt_tokens,
-            attempt=held.sample_id.attempt, label=start.label, metadata=start.metadata, temperature=start.temperature,
-            sampling_seed=start.sampling_seed, session_id=name, reward=held.reward, status=held.status,
-            stop_reason=held.stop_reason,
-        )  # fmt: skip
-        try:
-            for turn in turns:
-                sample.append(turn)
-        except ValueError as error:
-            raise CorruptRecord(f"sample {name}: {error}") from error
-        return sample
+        return sample_of(
+            held.sample_id, journals[name], status=held.status, stop_reason=held.stop_reason, reward=held.reward
+        )
 
     async def requeue(self, group: int) -> Requeued:
         """Lets the next admission take a dead letter's prompt, as a new group; each dead letter once.
@@ -142,7 +130,7 @@ class OperatorCalls:
 
     async def requeued(self, groups: Sequence[int]) -> dict[int, Requeued]:
         """Those of the dead letters that were requeued, and as which group each came back."""
-        hashes = await self._read("group", [str(group) for group in groups])
+        hashes = await self._connection.hashes("group", [str(group) for group in groups])
         found = [(group, fields.get(b"requeued_as")) for group, fields in zip(groups, hashes, strict=True)
                  if b"requeue_nonce" in fields]  # fmt: skip
         return {group: Requeued(False, int(again) if again else None) for group, again in found}
@@ -186,24 +174,9 @@ class OperatorCalls:
 
     async def _is_as(self, held: HeldSample) -> bool:
         """Whether the sample was neither retired nor restarted since it was looked at."""
-        group, sample = await self._read("group", [str(held.sample_id.group)]) + await self._read(
-            "sample", [str(held.sample_id)]
-        )
+        (group,) = await self._connection.hashes("group", [str(held.sample_id.group)])
+        (sample,) = await self._connection.hashes("sample", [str(held.sample_id)])
         return bool(group) and int(sample.get(b"records", 0)) >= held.records
-
-    async def _read(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
-        keys = [self._connection.key(family, member) for member in members]
-        if not keys:
-            return []
-        return await self._connection.pipeline(lambda pipe: [pipe.hgetall(key) for key in keys])
-
-
-def _siblings(group: int, fields: Mapping[bytes, bytes]) -> list[SampleId]:
-    attempts = (name for name in fields if name.startswith(b"attempt:"))
-    return sorted(
-        (SampleId(group, int(name.partition(b":")[2]), int(fields[name])) for name in attempts),
-        key=lambda id_: id_.index,
-    )
 
 
 def _group(number: int, fields: Mapping[bytes, bytes], step: int | None, samples: Sequence[HeldSample]) -> HeldGroup:

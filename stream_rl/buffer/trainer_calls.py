@@ -15,7 +15,7 @@ import orjson
 
 from stream_rl.buffer.connection import Connection, nonce
 from stream_rl.buffer.engine_calls import EngineCalls
-from stream_rl.buffer.journals import Stored, read_journals, split
+from stream_rl.buffer.journals import Stored, read_journals, sample_of, siblings
 from stream_rl.buffer.records import Record, TrainerClaim, Waiting
 from stream_rl.errors import BufferUnavailable, CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
 from stream_rl.sample import Group, LedgerEntry, Sample, SampleId, Status, StopReason
@@ -84,18 +84,18 @@ class TrainerCalls(EngineCalls):
             CorruptRecord: a group is not there, or a record does not decode.
         """
         hashes = await self._hashes("group", [str(group) for group in groups])
-        ids = [_siblings(group, fields) for group, fields in zip(groups, hashes, strict=True)]
-        flat = [str(sample) for siblings in ids for sample in siblings]
+        ids = [siblings(group, fields) for group, fields in zip(groups, hashes, strict=True)]
+        flat = [str(sample) for samples in ids for sample in samples]
         ends = dict(zip(flat, await self._hashes("sample", flat), strict=True))
         stored = [Stored(sample, int(end[b"records"]), int(end[b"bytes"])) for sample, end in ends.items()]
         journals = await read_journals(self._connection, stored)
         return [
             Group(
                 group, int(fields[b"v0"]),
-                [_sample(sample, journals[str(sample)], ends[str(sample)]) for sample in siblings],
+                [_sample(sample, journals[str(sample)], ends[str(sample)]) for sample in samples],
                 int(fields[b"prompt"]),
             )
-            for group, fields, siblings in zip(groups, hashes, ids, strict=True)
+            for group, fields, samples in zip(groups, hashes, ids, strict=True)
         ]  # fmt: skip
 
     async def group_bytes(self, groups: Sequence[int]) -> list[int]:
@@ -108,7 +108,7 @@ class TrainerCalls(EngineCalls):
         owners = [
             (place, str(sample))
             for place, (group, fields) in enumerate(zip(groups, hashes, strict=True))
-            for sample in _siblings(group, fields)
+            for sample in siblings(group, fields)
         ]
         totals = [0] * len(groups)
         ends = await self._hashes("sample", [sample for _, sample in owners])
@@ -164,8 +164,7 @@ class TrainerCalls(EngineCalls):
         )  # fmt: skip
 
     async def _hashes(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
-        keys = [self._connection.key(family, member) for member in members]
-        found = await self._connection.pipeline(lambda pipe: [pipe.hgetall(key) for key in keys])
+        found = await self._connection.hashes(family, members)
         for member, fields in zip(members, found, strict=True):
             if not fields:
                 raise CorruptRecord(f"{family} {member} is not in the buffer")
@@ -181,27 +180,12 @@ def _superseded(claim: TrainerClaim, newest: Any) -> TrainerSuperseded:
     return TrainerSuperseded(f"trainer incarnation {claim.incarnation} was superseded by {int(newest)}")
 
 
-def _siblings(group: int, fields: Mapping[bytes, bytes]) -> list[SampleId]:
-    attempts = sorted(
-        (int(name.partition(b":")[2]), int(value)) for name, value in fields.items() if name.startswith(b"attempt:")
-    )
-    return [SampleId(group, index, attempt) for index, attempt in attempts]
-
-
 def _sample(sample_id: SampleId, records: Sequence[Record], end: Mapping[bytes, bytes]) -> Sample:
-    start, turns = split(str(sample_id), records)
-    if start is None:
-        raise CorruptRecord(f"sample {sample_id} has no start record")
-    sample = Sample(
-        sample_id.group, sample_id.index, start.prompt, start.prompt_tokens, attempt=sample_id.attempt,
-        label=start.label, metadata=start.metadata, temperature=start.temperature, sampling_seed=start.sampling_seed,
-        session_id=str(sample_id), reward=float(end[b"reward"]), status=Status(end[b"status"].decode()),
-        stop_reason=StopReason(end[b"stop_reason"].decode()),
+    sample = sample_of(
+        sample_id, records, status=Status(end[b"status"].decode()),
+        stop_reason=StopReason(end[b"stop_reason"].decode()), reward=float(end[b"reward"]),
     )  # fmt: skip
-    try:
-        for turn in turns:
-            sample.append(turn)
-    except ValueError as error:
-        raise CorruptRecord(f"sample {sample_id}: {error}") from error
+    if sample is None:
+        raise CorruptRecord(f"sample {sample_id} has no start record")
     sample.check()
     return sample

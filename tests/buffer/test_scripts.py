@@ -64,6 +64,17 @@ def test_lua_decides_as_python_does(client: redis.Redis, given_state: tuple[Knob
     assert (tuple(batch) if batch else None) == choose_batch(knobs, state)
 
 
+SHARED = dict(re.findall(r"^local function (\w+)(.*?)(?=^local function|\Z)", read("state"), re.MULTILINE | re.DOTALL))
+"""The functions that scripts share, by name."""
+
+
+def keys_of(text: str) -> set[str]:
+    """The keys that a piece of Lua touches, by the shared functions that it calls as well."""
+    code = re.sub("--.*", "", text)
+    called = [SHARED[name] for name in SHARED if re.search(rf"\b{name}\(", code)]
+    return set(re.findall(r"\bkey_(\w+)", code)).union(*map(keys_of, called))
+
+
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_every_script_lists_its_keys_and_arguments(name: str) -> None:
     header, body = re.match(r"#!lua[^\n]*\n((?:--[^\n]*\n)+)(.*)", read(name), re.DOTALL).groups()  # type: ignore[union-attr]
@@ -71,7 +82,7 @@ def test_every_script_lists_its_keys_and_arguments(name: str) -> None:
     assert listed is not None
     names = {key.strip("- \n").removesuffix(":*") for key in listed[1].split(",")}
     assert names <= keys.SINGLE.keys() | keys.FAMILIES.keys()
-    assert set(re.findall(r"\bkey_(\w+)", body)) <= names
+    assert keys_of(body) == names
     assert ("ARGV" in body) == ("-- ARGV:" in header)
 
 

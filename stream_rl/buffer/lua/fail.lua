@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Ends a sample as failed: the next attempt of the same sibling is queued, or, with the refills spent, the group is
 -- dead-lettered.
--- Keys: run, sample:*, journal:*, group:*, held:*, queue, resume, live, dead, outcomes.
+-- Keys: run, sample:*, journal:*, blob:*, blobs:*, group:*, held:*, queue, resume, live, dead, outcomes.
 -- ARGV: sample, lease, nonce, stop reason, detail.
 local sample = ARGV[1]
 local group, index = group_of(sample), index_of(sample)

@@ -2,8 +2,8 @@
 -- After a restart or failover: the trainer's claim and the ledger entries that Redis lost are written again, in order.
 -- Their groups leave whatever the older history made of them, so that none is trained, admitted or requeued again.
 -- Answers the groups whose records are not whole any more: those cannot be replayed.
--- Keys: run, ledger, live, ready, dead, requeued, reasserted, group:*, sample:*, journal:*, held:*, queue, resume,
---       outcomes.
+-- Keys: run, ledger, live, ready, dead, requeued, reasserted, group:*, sample:*, journal:*, blob:*, blobs:*, held:*,
+--       queue, resume, outcomes.
 -- ARGV: incarnation, nonce, then step, entry, step, entry, ... in order, from the step after the ledger's end.
 if redis.call('HEXISTS', key_run, 'group_size') == 0 then return {'unopened'} end
 local newest = redis.call('HGET', key_run, 'claim_nonce')

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Cuts a journal to its start record: the episode begins again under the same lease, with a new nonce, so that a lease
 -- names one history that only grows: a Redis that lost the cut refuses what follows it.
--- Keys: sample:*, journal:*, blobs:*, outcomes, run.
+-- Keys: run, sample:*, journal:*, blob:*, blobs:*, group:*, outcomes.
 -- ARGV: sample, lease, nonce, new nonce.
 local sample = ARGV[1]
 local key = key_sample(sample)
