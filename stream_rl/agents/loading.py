@@ -5,15 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stream_rl.agents.context import AgentContext
-from stream_rl.envs.loading import SLIME_HINT, wants_slime
+from stream_rl.envs.loading import SLIME_HINT, is_module, wants_slime
 from stream_rl.errors import AgentLoadError, UserError
 from stream_rl.slime.function import FunctionAgent, check_signature
 
@@ -80,7 +78,7 @@ class Agents:
 def load_object(path: str, what: str, hint: str, refusal: type[UserError] = AgentLoadError) -> Any:
     """What "module:name" or "module.name" leads to. Raises `refusal`, whose message begins with `what`."""
     module, _, name = path.rpartition(":" if ":" in path else ".")
-    if not module or not _exists(module):
+    if not module or not is_module(module):
         raise refusal(f"{what} is not there: Python finds no module {module or path!r}; {hint}")
     try:
         found = importlib.import_module(module)
@@ -119,10 +117,3 @@ def _takes(function: Callable[..., Any], *arguments: Any, **named: Any) -> bool:
     except ValueError:  # a callable of C has no signature
         return True
     return True
-
-
-def _exists(path: str) -> bool:
-    try:
-        return path in sys.modules or importlib.util.find_spec(path) is not None
-    except (ImportError, ValueError):  # a parent package is missing, or the name is malformed
-        return False

@@ -74,7 +74,7 @@ def _import(path: str) -> ModuleType:
     """Raises EnvironmentLoadError when there is no such module, and whatever its import raises."""
     if path.endswith(".py"):
         return _import_file(Path(path))
-    if path not in SHIPPED and not _exists(path):
+    if path not in SHIPPED and not is_module(path):
         raise EnvironmentLoadError(f"environment.path={path!r} is no module: {_hint(path)}")
     return importlib.import_module(f"stream_rl.envs.{path}" if path in SHIPPED else path)
 
@@ -104,9 +104,10 @@ def _takes(build_env: Callable[..., Any]) -> frozenset[str]:
     return frozenset(p.name for p in parameters if p.kind in by_name) - {"sample", "args"}
 
 
-def _exists(path: str) -> bool:
+def is_module(path: str) -> bool:
+    """Whether Python finds a module, or has imported one, by this name."""
     try:
-        return importlib.util.find_spec(path) is not None
+        return path in sys.modules or importlib.util.find_spec(path) is not None
     except (ImportError, ValueError):  # a parent package is missing, or the name is malformed
         return False
 

@@ -12,7 +12,6 @@ Each may be sync (it runs in a thread) or async. What it returns becomes text; a
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ import jsonschema
 import orjson
 from jsonschema.protocols import Validator
 
+from stream_rl.agents.loading import load_object
 from stream_rl.envs.base import ResumeClass, resume_class
 from stream_rl.errors import ConfigError
 from stream_rl.tools.settings import ToolSettings
@@ -154,13 +154,9 @@ def _with_nullable(schema: Any) -> Any:
 
 
 def _find(path: str) -> Any:
-    module, colon, name = path.partition(":")
-    if not colon:
+    if ":" not in path:
         raise ConfigError(f"tool {path!r} must be module:name")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything when it is imported
-        raise ConfigError(f"tool {path!r} cannot be imported: {type(error).__name__}: {error}") from error
+    found = load_object(path, f"tool {path!r}", "give module:name", ConfigError)
     if not callable(found):
-        raise ConfigError(f"tool {path!r}: the module has no function or class {name!r}")
+        raise ConfigError(f"tool {path!r} is no function and no class")
     return found

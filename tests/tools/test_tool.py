@@ -106,9 +106,9 @@ def broken() -> str:
     ("tool", "reason"),
     [
         ("{}", "must be module:name"),
-        ("no_such_module_at_all:f", "cannot be imported"),
-        ("{}:nothing", "no function or class 'nothing'"),
-        ("{}:value", "no function or class 'value'"),
+        ("no_such_module_at_all:f", "Python finds no module 'no_such_module_at_all'"),
+        ("{}:nothing", "has no 'nothing'"),
+        ("{}:value", "is no function and no class"),
         ("{}:NoCall", r"needs a method call\(self"),
         ("{}:no_docs", "annotate its arguments and describe each"),
         ("{}:no_types", "annotate its arguments and describe each"),
