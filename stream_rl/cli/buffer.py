@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from stream_rl.cli.durability import Finding, judge
+from stream_rl.cli.durability import Finding, examine
 from stream_rl.config import BufferConfig
 
 EXAMPLES = """Examples:
@@ -48,7 +48,7 @@ def check(
     Promised: nothing is lost when the server's process dies, about one second when its machine does, no key is dropped
     when it is full, and a failover loses a bounded time.
     """
-    findings = judge(asyncio.run(_facts(url, os.environ.get(password_env))))
+    findings = examine(asyncio.run(_facts(url, os.environ.get(password_env))))
     console = Console()
     for finding in findings:
         console.print(line(finding), soft_wrap=True)

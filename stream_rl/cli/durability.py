@@ -1,4 +1,4 @@
-"""What a Redis server's own settings promise about acknowledged turns, in words: a pure judgement of its facts.
+"""What a Redis server's own settings promise about acknowledged turns, in words: a pure function of its facts.
 
 Promised is: the death of the server's process loses nothing, that of its machine about one second, a full server
 refuses writes instead of dropping keys, and a failover loses no more than `min-replicas-max-lag` seconds. Whatever
@@ -24,7 +24,7 @@ class Finding:
     fix: str | None = None
 
 
-def judge(facts: Mapping[str, str]) -> list[Finding]:
+def examine(facts: Mapping[str, str]) -> list[Finding]:
     """The findings about a server, from `TrajectoryBuffer.server_facts`."""
     parts = (_version, _role, _append_only, _fsync, _errors, _snapshots, _memory, _replicas)
     return [finding for part in parts for finding in part(facts)]

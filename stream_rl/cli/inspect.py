@@ -58,7 +58,7 @@ async def _inspect(folder: Path, config: Config, what: str | None, ids: bool) ->
     async with held_buffer(folder, config) as buffer:
         if match is None:
             groups = [group async for group in buffer.held(await buffer.held_groups())]
-            console.print(groups_table(groups), f"{counted([group.state for group in groups]) or 'no groups'}", sep="")
+            console.print(groups_table(groups), counted([_state(group) for group in groups]) or "no groups", sep="")
         else:
             await _show(console, buffer, config, match, ids)
 
@@ -91,7 +91,7 @@ def groups_table(groups: Iterable[HeldGroup]) -> Table:
     for column in ("group", "state", "v0", "prompt", "refills", "samples", "turns", "tokens", "rewards"):
         table.add_column(column, justify="left" if column in ("state", "samples", "rewards") else "right")
     for group in groups:
-        state = group.state.replace("_", "-") if group.step is None else f"trained in step {group.step}"
+        state = _state(group) if group.step is None else f"trained in step {group.step}"
         samples = group.samples
         rewards = " ".join("–" if sample.reward is None else f"{sample.reward:.3g}" for sample in samples)
         table.add_row(
@@ -100,6 +100,10 @@ def groups_table(groups: Iterable[HeldGroup]) -> Table:
             str(sum(sample.response_length for sample in samples)), rewards,
         )  # fmt: skip
     return table
+
+
+def _state(group: HeldGroup) -> str:
+    return group.state.replace("_", "-")
 
 
 def _decoder(config: Config) -> Decode:

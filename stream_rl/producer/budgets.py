@@ -8,22 +8,22 @@ from stream_rl.config import RolloutConfig
 from stream_rl.sample import Sample, StopReason
 
 
-class Room(NamedTuple):
+class Limit(NamedTuple):
     """Tokens that the next generation may have, and the reason to give when it is cut there."""
 
     tokens: int
     reason: StopReason
 
 
-def room(sample: Sample, limits: RolloutConfig) -> Room:
+def tightest(sample: Sample, limits: RolloutConfig) -> Limit:
     """The tightest of the three token budgets. The response's budget does not contain the prompt."""
     spent, open_length = sample.response_length, sum(len(turn.generated) for turn in sample.open_turn)
-    rooms = (
-        Room(limits.max_turn_len - open_length, StopReason.MAX_TURN_LEN),
-        Room(limits.max_response_len - spent, StopReason.MAX_RESPONSE_LEN),
-        Room(limits.max_context_len - len(sample.prompt_tokens) - spent, StopReason.MAX_CONTEXT_LEN),
+    budgets = (
+        Limit(limits.max_turn_len - open_length, StopReason.MAX_TURN_LEN),
+        Limit(limits.max_response_len - spent, StopReason.MAX_RESPONSE_LEN),
+        Limit(limits.max_context_len - len(sample.prompt_tokens) - spent, StopReason.MAX_CONTEXT_LEN),
     )
-    return min(rooms, key=lambda room: room.tokens)
+    return min(budgets, key=lambda limit: limit.tokens)
 
 
 def overflow(sample: Sample, added: int, limits: RolloutConfig) -> StopReason | None:

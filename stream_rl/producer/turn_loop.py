@@ -29,7 +29,7 @@ from stream_rl.buffer.records import Outcome, Record, SampleStart
 from stream_rl.engine.generation import Generation, SamplingParams
 from stream_rl.errors import EngineError, EnvFatalError
 from stream_rl.metrics import catalog
-from stream_rl.producer.budgets import Room, overflow, room
+from stream_rl.producer.budgets import Limit, overflow, tightest
 from stream_rl.producer.cache_scope import CacheScope
 from stream_rl.producer.env_session import Step
 from stream_rl.producer.episode_env import EpisodeEnv, RestartNeeded
@@ -161,7 +161,7 @@ class Episode:
     async def _turn(self) -> None:
         """One pass of the loop: ends with a commit."""
         piece = Piece(NOTHING, "abort", 0.0)
-        limit = room(self.sample, self._limits)
+        limit = tightest(self.sample, self._limits)
         try:
             async with asyncio.timeout(self._remaining_seconds()):
                 piece = await self._generate(limit)
@@ -180,7 +180,7 @@ class Episode:
         """Seconds since the last commit, which no record holds yet."""
         return self._clock() - self._since
 
-    async def _generate(self, limit: Room) -> Piece:
+    async def _generate(self, limit: Limit) -> Piece:
         """Continues the turn under way. A stop token at the cut is a stop, whatever the engine calls it."""
         sample = self.sample
         if (stopped := self._stopped(NOTHING)) or limit.tokens <= 0:
@@ -220,7 +220,7 @@ class Episode:
         act = self._env.cut if piece.finish_reason == "length" else self._env.step
         return Acted(text, await act(answer, self.sample), self._clock() - began)
 
-    async def _observe(self, piece: Piece, acted: Acted, limit: Room) -> None:
+    async def _observe(self, piece: Piece, acted: Acted, limit: Limit) -> None:
         """Ends the episode, or appends the observation; either way the turn is committed."""
         reason = self._end(piece, acted.step, limit)
         observation, encode_seconds = NO_TOKENS, 0.0
@@ -241,7 +241,7 @@ class Episode:
         await self._commit(record, reason)
         self._env.retries.turn_completed()
 
-    def _end(self, piece: Piece, step: Step, limit: Room) -> StopReason | None:
+    def _end(self, piece: Piece, step: Step, limit: Limit) -> StopReason | None:
         """Why the episode ends here, before any observation; None when it goes on."""
         sample, limits = self.sample, self._limits
         if piece.finish_reason == "length":

@@ -7,9 +7,9 @@ import importlib.util
 import sys
 import types
 
-__all__ = ["ALIASES", "allow_slime_imports"]
+__all__ = ["MODULES", "allow_slime_imports"]
 
-ALIASES = {
+MODULES = {
     "slime.utils.types": "stream_rl.slime.types",
     "slime.utils.http_utils": "stream_rl.slime.engine",
     "slime.rollout.sglang_rollout": "stream_rl.slime.engine",
@@ -18,8 +18,8 @@ ALIASES = {
 
 
 def allow_slime_imports() -> None:
-    """Makes every name of ALIASES that Python does not find an import of ours. Modules that are there stay."""
-    for name, ours in ALIASES.items():
+    """Makes every name of MODULES that Python does not find an import of ours. Modules that are there stay."""
+    for name, ours in MODULES.items():
         if _is_there(name):
             continue
         module = importlib.import_module(ours)

@@ -9,7 +9,7 @@ import pytest
 from command_line import StreamRL
 
 from stream_rl.buffer import EmbeddedServer
-from stream_rl.cli.durability import judge
+from stream_rl.cli.durability import examine
 
 SOUND = {
     "redis_version": "7.2.4", "valkey_version": "9.1.0", "role": "master", "aof_enabled": "1",
@@ -21,12 +21,12 @@ SOUND = {
 
 
 def fixes(**changed: str) -> list[str]:
-    return [finding.fix for finding in judge(SOUND | changed) if finding.fix]
+    return [finding.fix for finding in examine(SOUND | changed) if finding.fix]
 
 
 def test_a_sound_server_needs_no_fix() -> None:
     assert fixes() == []
-    text = "\n".join(f"{finding.subject}: {finding.meaning}" for finding in judge(SOUND))
+    text = "\n".join(f"{finding.subject}: {finding.meaning}" for finding in examine(SOUND))
     for expected in ("Valkey 9.1.0", "appendfsync everysec: nothing is lost when the server dies; about one second",
                      "maxmemory 0", "0 replicas: no failover"):  # fmt: skip
         assert expected in text
@@ -70,7 +70,7 @@ def test_what_is_within_the_promise(changed: dict[str, str]) -> None:
 
 def test_settings_that_may_not_be_read_are_said_to_be_unknown() -> None:
     known = {name: value for name, value in SOUND.items() if "-" not in name and name != "appendfsync"}
-    findings = judge(known | {"connected_slaves": "1"})
+    findings = examine(known | {"connected_slaves": "1"})
     assert sum("may not read the setting" in finding.meaning for finding in findings) == 2
 
 

@@ -66,7 +66,7 @@ def test_inspect_lists_groups_by_state(stream_rl: StreamRL, run: Path) -> None:
     rows = [line.split() for line in answer.out.splitlines() if line.strip()[:1].isdigit()][:4]
     assert [row[:2] for row in rows] == [["0", "trained"], ["1", "trained"], ["2", "dead-lettered"], ["3", "live"]]
     assert "1 leased, 1 queued" in answer.out
-    assert answer.out.splitlines()[-1] == "2 trained, 1 dead_lettered, 1 live"
+    assert answer.out.splitlines()[-1] == "2 trained, 1 dead-lettered, 1 live"
 
 
 def test_inspect_shows_a_trajectory_turn_by_turn(stream_rl: StreamRL, stopped: Path) -> None:
