@@ -9,10 +9,10 @@ StreamRLError
 │   └── DataError             missing dataset, row without a prompt, prompt beyond its budget, damaged log of a run
 ├── BufferError
 │   ├── BufferUnavailable     Redis cannot be reached within its deadline
-│   ├── BufferFull            Redis refuses writes: out of memory under noeviction
+│   ├── BufferFull            no room for too long: Redis refuses writes, or a limit of the settings is reached
 │   ├── BufferInUse           another embedded server has the data folder
 │   ├── LeaseLost             a newer lease exists for this sample; the write was refused
-│   ├── JournalMismatch       the commit names another turn than the journal expects next
+│   ├── JournalMismatch       the commit names another record than the journal expects next
 │   ├── ImageMissing          the commit names an image that is not in the buffer
 │   ├── LedgerMismatch        the ledger does not reach to the step asked for, or holds it no more
 │   └── CorruptRecord         a stored record does not decode: magic, version, size or dtype
@@ -77,7 +77,7 @@ class BufferUnavailable(BufferError):
 
 
 class BufferFull(BufferError):
-    """Redis refuses writes because its memory limit is reached."""
+    """No room within `buffer.room_timeout`: Redis refuses writes, or a limit of the settings is reached."""
 
 
 class BufferInUse(BufferError):
@@ -138,7 +138,8 @@ class EnvError(StreamRLError):
 class EnvInfraError(EnvError):
     """Infrastructure failed (time-out, network, crash): retried under a budget, never scored.
 
-    `cause` labels the metric of retries: "infra", "timeout", "reward", or "unknown" for an exception without a name.
+    `cause` labels the metric of retries: "infra", "timeout", "reward", "process" for a dead one of environments, or
+    "unknown" for an exception without a name.
     """
 
     def __init__(self, message: str, cause: str = "infra") -> None:

@@ -124,7 +124,7 @@ class Turn:
     spans         over `generated` alone: start 0, end g, without gaps
     reward        info["reward"] of this interaction, 0.0 while it is incomplete
     images        names of the images that the observation shows, as `TrajectoryBuffer.put_images` gave them
-    environment   the environment's state_dict() after the interaction, or None where it has none
+    environment   what a resume needs: state_dict() of the environment or loop, or results of `once`; None without any
     timings       seconds: generate, env_step, encode, queue
     """
 
@@ -213,8 +213,7 @@ class Sample:
         """Index of the interaction that the next record belongs to, which is the number of complete ones."""
         if not self.turns:
             return 0
-        last = self.turns[-1]
-        return last.index + 1 if last.complete else last.index
+        return self.turns[-1].index + self.turns[-1].complete
 
     @property
     def open_turn(self) -> list[Turn]:

@@ -27,7 +27,9 @@ from stream_rl.envs.base import EnvSample, Message
 from stream_rl.errors import EnvFatalError
 from stream_rl.sample import Float32, Int32
 
-__all__ = ["AgentContext", "Answer", "Chat", "Pause", "current_context"]
+__all__ = [
+    "AgentContext", "Answer", "Chat", "Observed", "Pause", "Surroundings", "current_context", "enter_context",
+]  # fmt: skip
 
 Observed = Sequence[Message] | Int32
 Call = Callable[[Callable[[], Any]], Awaitable[Any]]

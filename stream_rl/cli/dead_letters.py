@@ -18,7 +18,7 @@ from stream_rl.cli.trajectory import printable
 from stream_rl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stream_rl.buffer import DeadLetter, Requeued, RunSnapshot
+    from stream_rl.buffer import DeadLetter, Requeued
 
 EXAMPLES = """Examples:
 
@@ -42,7 +42,7 @@ app = typer.Typer(
 @app.command("list", epilog=EXAMPLES)
 def list_(run: RunFolder) -> None:
     """List the groups given up: when their policy was from, which prompt, the last failure, what became of them."""
-    letters, requeued, _ = asyncio.run(_read(run))
+    letters, requeued = asyncio.run(_read(run))
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("group", "v0", "prompt", "reason", "detail", "finished siblings", "requeued"):
         table.add_column(column)
@@ -56,7 +56,7 @@ def list_(run: RunFolder) -> None:
 @app.command(epilog=EXAMPLES)
 def show(run: RunFolder, group: Annotated[int, typer.Argument(metavar="GROUP", help="The group's number.")]) -> None:
     """Show one dead letter whole; its finished samples are shown by `stream-rl inspect RUN GROUP`."""
-    letters, requeued, _ = asyncio.run(_read(run))
+    letters, requeued = asyncio.run(_read(run))
     found = [letter for letter in letters if letter.group == group]
     if not found:
         raise ConfigError(f"group {group} is no dead letter of this run: `stream-rl dead-letters list` shows them")
@@ -85,10 +85,10 @@ def requeue(
     asyncio.run(_requeue(run, groups or ()))
 
 
-async def _read(folder: Path) -> tuple[Sequence[DeadLetter], dict[int, Requeued], RunSnapshot]:
+async def _read(folder: Path) -> tuple[Sequence[DeadLetter], dict[int, Requeued]]:
     async with held_buffer(folder, load_run(folder)) as buffer:
         letters = await buffer.dead_letters()
-        return letters, await buffer.requeued([letter.group for letter in letters]), await buffer.snapshot()
+        return letters, await buffer.requeued([letter.group for letter in letters])
 
 
 async def _requeue(folder: Path, groups: Sequence[int]) -> None:

@@ -35,8 +35,8 @@ class Samples:
     tokens             int64 (t,)
     lengths            int64 (n,)     prompt and response, never 0
     generated          bool (t,)
-    versions           int32 (t,)     step of the version that wrote the token, -1 where nothing was generated
-    lags               int32 (t,)     versions from that one to the step's start, 0 where nothing was generated
+    lags               int32 (t,)     versions from the one that wrote the token to the step's start, 0 where nothing
+                                      was generated
     carries_loss       bool (t,)      generated, and at most max_staleness versions old
     rollout_log_probs  float32 (t,)   0.0 where nothing was generated
     turns              int64 (t,)     the turn that generated the token, -1 where nothing was generated
@@ -48,7 +48,6 @@ class Samples:
     tokens: Ints
     lengths: Ints
     generated: NDArray[np.bool_]
-    versions: NDArray[np.int32]
     lags: NDArray[np.int32]
     carries_loss: NDArray[np.bool_]
     rollout_log_probs: NDArray[np.float32]
@@ -151,7 +150,6 @@ def flatten(groups: Sequence[Group], *, trainer_version: int, max_staleness: int
         tokens=_join([sample.tokens for sample in samples], np.int64),
         lengths=lengths,
         generated=generated,
-        versions=versions,
         lags=np.where(generated, trainer_version - versions, 0).astype(np.int32),
         carries_loss=loss_mask(versions, trainer_version, max_staleness),
         rollout_log_probs=_behind_prompts(prompts, [sample.rollout_log_probs for sample in samples], 0.0, np.float32),

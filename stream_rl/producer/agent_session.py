@@ -23,14 +23,13 @@ from stream_rl.agents.run import AgentRun
 from stream_rl.envs.base import ResumeClass, resume_class
 from stream_rl.errors import ActionError, EnvFatalError, ModelError
 from stream_rl.producer.env_session import NOTHING_SAID, Step
+from stream_rl.producer.turn_record import NO_TOKENS
 from stream_rl.producer.world_calls import named_failures
 from stream_rl.sample import Int32, StopReason
 
 __all__ = ["AgentSession"]
 
 logger = logging.getLogger(__name__)
-
-NO_TOKENS = np.zeros(0, np.int32)
 
 
 class AgentSession:

@@ -22,6 +22,9 @@ __all__ = ["EvaluationResult", "evaluate", "evaluate_rollout"]
 
 logger = logging.getLogger(__name__)
 
+END_SECONDS = 10.0
+"""How long episodes that were cut may take to close their environments."""
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
@@ -91,7 +94,7 @@ async def evaluate_rollout(rollout: Rollout, engines: Engines, version: WeightVe
         task.cancel()
     if late:
         logger.warning("%d evaluation episodes were cut by evaluation.deadline", len(late))
-        await asyncio.wait(late)
+        await asyncio.wait(late, timeout=END_SECONDS)
     return [sample for task in tasks if task in done and (sample := task.result()) is not None]
 
 

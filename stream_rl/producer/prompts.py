@@ -21,7 +21,7 @@ from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError, UserError
 from stream_rl.producer.dataset_rows import MISSING, Rows, digest, open_rows
 
-__all__ = ["PromptRow", "PromptSource", "open_prompts", "prompt_basis"]
+__all__ = ["DatasetPrompts", "PromptRow", "PromptSource", "open_prompts", "prompt_basis"]
 
 Prompt = str | Sequence[Message]
 

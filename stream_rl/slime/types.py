@@ -9,7 +9,7 @@ from typing import Any
 
 from stream_rl import sample as nouns
 
-__all__ = ["Sample"]
+__all__ = ["Sample", "finished"]
 
 
 @dataclass
