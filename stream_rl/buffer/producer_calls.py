@@ -15,8 +15,8 @@ from stream_rl.buffer.records import LeasedSample, Outcome, Record, RunState, Sa
 from stream_rl.errors import BufferFull, BufferUnavailable, ImageMissing, JournalMismatch, LeaseLost
 from stream_rl.sample import Lease, SampleId, StopReason, Turn
 
-LEASES_PER_CALL = 128
-"""Samples that one call hands out: about 2 ms of the server's time."""
+LEASES_PER_CALL = 32
+"""Samples that one call hands out: about 1 ms of the server's time."""
 BESIDE_BYTES = 64 * 2**10
 """Records from this size on do not go through Lua, which would take twice the server's time."""
 

@@ -94,23 +94,25 @@ async def test_a_full_server_refuses_data_and_still_retires(tmp_path: Path) -> N
 
 
 async def test_a_run_that_filled_redis_goes_on_once_there_is_room(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path / "data", fsync="no", max_memory=24 * 2**20) as server:
+    with EmbeddedServer(tmp_path / "data", fsync="no", max_memory=20 * 2**20) as server:
         async with await TrajectoryBuffer.connect(server.url, "run", room_timeout=60.0) as buffer:
             await leasing_one(buffer)
             claim = await buffer.claim_trainer()
-            big = 250_000  # tokens: 2 MB a sample, so that two steps of groups do not fit
-            for step in range(1, 5):
-                samples = await buffer.lease("p", 4)
-                calls = [
-                    asyncio.create_task(buffer.commit(s.lease, 0, [START, turn(0, big)], outcome())) for s in samples
-                ]
-                _, waiting = await asyncio.wait(calls, timeout=None if step < 3 else 0.5)
-                assert bool(waiting) == (step >= 3), "the server must be full when two steps are kept"
-                if waiting:
-                    await buffer.checkpoints_kept(claim, step - 1)
-                await asyncio.gather(*calls)
+            records = [START, turn(0, 250_000)]  # 2 MB a sample, 8 MB a step: two steps fit, a third does not
+            for step in (1, 2):
+                for sample in await buffer.lease("p", 4):
+                    await buffer.commit(sample.lease, 0, records, outcome())
                 assert isinstance(await buffer.take_step(claim, step), LedgerEntry)
                 await buffer.engine_serving("e", WeightVersion(step))
+            commits = [
+                asyncio.create_task(buffer.commit(sample.lease, 0, records, outcome()))
+                for sample in await buffer.lease("p", 4)
+            ]
+            _, waiting = await asyncio.wait(commits, timeout=1.0)
+            assert waiting
+            await buffer.checkpoints_kept(claim, 2)
+            await asyncio.gather(*commits)
+            assert isinstance(await buffer.take_step(claim, 3), LedgerEntry)
 
 
 async def limit_memory(buffer: TrajectoryBuffer, limit: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from journal_builders import RULES, START, outcome, turn
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer, codec
-from stream_rl.buffer.producer_calls import BESIDE_BYTES
+from stream_rl.buffer.producer_calls import BESIDE_BYTES, LEASES_PER_CALL
 from stream_rl.errors import CorruptRecord, JournalMismatch, LeaseLost
 from stream_rl.sample import LedgerEntry
 
@@ -127,5 +127,5 @@ async def test_work_for_a_thousand_samples_comes_in_calls_of_bounded_size(
     monkeypatch.setattr(buffer._connection, "script", counted)
     samples = await buffer.lease("p", 1000)
     assert len({str(sample.lease.sample_id) for sample in samples}) == 1000
-    assert max(counts) == 128
+    assert max(counts) == LEASES_PER_CALL
     assert (await buffer._connection.pipeline(lambda pipe: pipe.ping())) == [True]
