@@ -92,8 +92,8 @@ def token_sums(
         torch.ones_like(ratio), losses.loss * loss_shares, entropy, ratio, ratio.square(), losses.clipped,
         losses.bounded, log_ratio.abs(), kl, losses.reference_kl.expand_as(ratio),
     )  # fmt: skip
-    values = torch.stack([column.to(torch.float64) for column in columns], dim=1)
-    return no_sums(values.device).index_add_(0, batch.buckets, values)
+    values = torch.stack(columns, dim=1)
+    return no_sums(values.device).index_add_(0, batch.buckets, values.to(torch.float64))
 
 
 def update_figures(total: Floats, first: Floats, grad_norm: float) -> UpdateFigures:
