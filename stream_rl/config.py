@@ -168,6 +168,8 @@ def _assign(tree: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(child, dict):
             raise ConfigError(f"override of {key!r}: {parent} is a single value, not a section")
         tree = child
+    if not parents and isinstance(value, dict) and isinstance(tree.get(last), dict):
+        raise ConfigError(f"override of {key!r} would replace the whole section: pass {key}.NAME=VALUE")
     tree[last] = value
 
 

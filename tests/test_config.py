@@ -136,6 +136,7 @@ def test_overrides_are_yaml_and_replace_the_file(tmp_path: Path) -> None:
         ("run.name=b", "override of 'run.name': run is a single value, not a section"),
         ("seed=[", "override 'seed=[': the value is not YAML"),
         ("trainer.step=3", "unknown setting 'trainer.step': did you mean 'steps'?"),
+        ("model={dtype: bfloat16}", "override of 'model' would replace the whole section: pass model.NAME=VALUE"),
     ],
 )
 def test_a_wrong_override_is_quoted(tmp_path: Path, override: str, message: str) -> None:

@@ -29,6 +29,7 @@ def test_a_misspelt_argument_is_refused_with_the_nearest(config: Make, name: str
 def test_arguments_that_are_taken(config: Make) -> None:
     check_environment(config(environment={"path": "guess_number", "args": {"blank_observations": True}}))
     check_environment(config(environment={"path": "reasoning_gym", "args": {"dataset": "chain_sum", "config": {}}}))
+    check_environment(config(environment={"path": "guess_number", "args": {"tool_agent": {}}}))
 
 
 def test_an_environment_that_reads_its_arguments_itself_takes_any(
