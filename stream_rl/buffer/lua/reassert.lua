@@ -6,10 +6,8 @@
 --       queue, resume, outcomes.
 -- ARGV: incarnation, nonce, then step, entry, step, entry, ... in order, from the step after the ledger's end.
 if redis.call('HEXISTS', key_run, 'group_size') == 0 then return {'unopened'} end
-local newest = redis.call('HGET', key_run, 'claim_nonce')
-if newest and newest ~= ARGV[2] and tonumber(ARGV[1]) <= rule('incarnation') then
-  return {'superseded', rule('incarnation')}
-end
+local refused = superseded(ARGV[1], ARGV[2])
+if refused then return refused end
 redis.call('HSET', key_run, 'incarnation', ARGV[1], 'claim_nonce', ARGV[2], 'asserted_on', server_id())
 
 local numbered = rule('groups')

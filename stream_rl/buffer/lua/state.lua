@@ -22,15 +22,20 @@ local function server_id() return string.match(redis.call('INFO', 'server'), 'ru
 -- Whether the trainer has asserted its ledger since this server started. Until then nothing is admitted or taken.
 local function ledger_asserted() return redis.call('HGET', key_run, 'asserted_on') == server_id() end
 
--- Why this trainer may not write, as a reply; nil when it may. A claim that Redis does not know, and that no newer one
--- followed, was lost: it has to be asserted again, like the ledger.
-local function trainer_refused(incarnation, nonce)
+-- A reply for a trainer that a newer one has followed, else nil. A claim that Redis does not know was lost, unless
+-- another claim has its number or a later one.
+local function superseded(incarnation, nonce)
   local newest = redis.call('HGET', key_run, 'claim_nonce')
-  if newest == nonce and ledger_asserted() then return nil end
   if newest and newest ~= nonce and tonumber(incarnation) <= rule('incarnation') then
     return {'superseded', rule('incarnation')}
   end
-  return {'unasserted', rule('ledger_steps')}
+end
+
+-- Why this trainer may not write, as a reply; nil when it may. A lost claim has to be asserted again, like the ledger.
+local function trainer_refused(incarnation, nonce)
+  local known = redis.call('HGET', key_run, 'claim_nonce') == nonce
+  if known and ledger_asserted() then return nil end
+  return superseded(incarnation, nonce) or {'unasserted', rule('ledger_steps')}
 end
 
 local function knobs()
