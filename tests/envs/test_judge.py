@@ -168,7 +168,7 @@ def test_a_sync_environment_is_judged_in_its_thread(serve, monkeypatch):
     module = ModuleType("blocking_env")
     module.build_env = lambda sample=None, args=None, **_: Blocking()
     monkeypatch.setitem(sys.modules, "blocking_env", module)
-    monkeypatch.setattr("stream_rl.envs.loading._exists", lambda _: True)
+    monkeypatch.setattr("stream_rl.envs.loading.is_module", lambda _: True)
     judge_module._inner.cache_clear()
 
     env = judged(serve("Score: 5"), environment="blocking_env")
