@@ -7,6 +7,8 @@ engine: every leg of a relay has a lease, a journal, an environment and a reques
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +33,7 @@ TURNS = 5
 SEEDED, GREEDY = 1.0, 0.0
 # More than the end token, so that turns of this untrained model end before their limit; greedy ones go in circles.
 STOPS = {SEEDED: "<|im_end|> 1 2 3", GREEDY: "<|im_end|> 1 2 3 4 5 6 7 8"}
+RELAYS = 8
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ class Cut:
 
 @pytest.fixture
 async def relay(config, rollout, server, serving) -> AsyncIterator[Callable[..., AsyncIterator]]:
-    """`await relay(temperature)`: a new run of the same sample, and two producers that may play it."""
+    """`await relay(temperature, chunk)`: a new run of the same sample, and two producers that may play it."""
     settings = {
         "environment.path": "scripted_env", "environment.args": {"kind": "replay"}, "rollout.max_turns": TURNS,
         "rollout.max_turn_len": 64, "rollout.max_response_len": 900, "rollout.max_context_len": 1000,
@@ -88,11 +91,11 @@ async def relay(config, rollout, server, serving) -> AsyncIterator[Callable[...,
     loaded = rollout(**settings)
     async with AsyncExitStack() as stack:
 
-        async def begin(temperature: float) -> tuple[Rollout, list[Runner]]:
+        async def begin(temperature: float, chunk: int = 2048) -> tuple[Rollout, list[Runner]]:
             chat = ChatEncoder(loaded.chat._tokenizer, ids(STOPS[temperature]))
             mine = replace(loaded, config=config(**settings), chat=chat)
             # No setting allows greedy training; the loop takes what the sample says.
-            limits = mine.config.rollout.model_copy(update={"temperature": temperature})
+            limits = mine.config.rollout.model_copy(update={"temperature": temperature, "commit_every_tokens": chunk})
             mine = replace(mine, config=mine.config.model_copy(update={"rollout": limits}))
             runners = []
             for name in ("p", "q"):
@@ -130,6 +133,22 @@ async def cut_after(tokens: int, rollout: Rollout, runners: list[Runner]) -> Sam
     return second.sample
 
 
+async def aborted_at_random(chance: random.Random, rollout: Rollout, runners: list[Runner]) -> tuple[Sample, int]:
+    """The producers take turns, each until the engine aborts its request at some moment; also, how many aborts cut."""
+    for leg, runner in enumerate(itertools.cycle(runners), 1):
+        episode, journal = await runner.take(rollout)
+        playing = asyncio.create_task(episode.run())
+        # Later legs are given more, so that a slow machine comes to an end too.
+        await asyncio.wait({playing}, timeout=chance.uniform(0.0, 0.005 * 1.3**leg))
+        episode.interrupt()
+        await runner.fleet.abort(episode.request_id)
+        await asyncio.wait_for(playing, 20)
+        if episode.sample.stop_reason is not None:
+            return episode.sample, sum(turn.finish_reason == "abort" for turn in episode.sample.turns)
+        await runner.buffer.release([journal.lease])
+    raise AssertionError
+
+
 def assert_same(sample: Sample, whole: Sample) -> None:
     sample.check()
     assert sample.tokens.tolist() == whole.tokens.tolist()
@@ -151,3 +170,16 @@ async def test_cut_at_every_token_and_moved_it_is_the_same_trajectory(relay, tem
 
     for sample in cut:
         assert_same(sample, whole)
+
+
+@pytest.mark.parametrize("temperature", [GREEDY, SEEDED])
+async def test_aborted_at_any_moment_moved_and_committed_in_chunks_it_is_the_same_trajectory(relay, temperature):
+    whole = await uninterrupted(*await relay(temperature))
+    chance = random.Random(7)
+
+    places = [await relay(temperature, chunk=chance.choice([2, 5, 2048])) for _ in range(RELAYS)]
+    ended = await asyncio.gather(*(aborted_at_random(chance, *place) for place in places))
+
+    for sample, _ in ended:
+        assert_same(sample, whole)
+    assert sum(aborts for _, aborts in ended) >= RELAYS / 2
