@@ -97,13 +97,7 @@ class TimedFleet(Fleet):
         self._answered: dict[str, tuple[int, float]] = {}
 
     async def generate(
-        self,
-        session_id: str,
-        input_ids: Int32,
-        sampling: SamplingParams,
-        *,
-        rid: str | None = None,
-        extra_key: str | None = None,
+        self, session_id: str, input_ids: Int32, sampling: SamplingParams, **keys: str | None
     ) -> Generation:
         """As Fleet's."""
         turn, answered = self._answered.get(session_id, (0, 0.0))
@@ -111,7 +105,7 @@ class TimedFleet(Fleet):
             self.between[turn].append(time.perf_counter() - answered)
         if len(self.requests) < TURNS:
             self.requests.append(input_ids)
-        answer = await super().generate(session_id, input_ids, sampling, rid=rid, extra_key=extra_key)
+        answer = await super().generate(session_id, input_ids, sampling, **keys)
         self._answered[session_id] = turn + 1, time.perf_counter()
         return answer
 

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from journal_builders import RULES
+from journal_builders import begin
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
-from stream_rl.sample import WeightVersion
 
 _runs = itertools.count()
 
@@ -31,10 +30,7 @@ def run_name() -> str:
 async def buffer(server: EmbeddedServer, run_name: str) -> AsyncIterator[TrajectoryBuffer]:
     """An open run under RULES, with one engine serving version 0 and producer `p` alive."""
     async with await TrajectoryBuffer.connect(server.url, run_name, timeout=5.0) as connected:
-        await connected.open_run(RULES)
-        await connected.engine_joined("engine-0", "http://127.0.0.1:1", 1)
-        await connected.engine_serving("engine-0", WeightVersion(0))
-        await connected.heartbeat("p", 60.0)
+        await begin(connected)
         yield connected
 
 

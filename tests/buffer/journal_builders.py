@@ -31,6 +31,14 @@ def outcome(reward: float = 1.0) -> Outcome:
     return Outcome(Status.COMPLETED, StopReason.ENV_DONE, reward)
 
 
+async def begin(buffer: TrajectoryBuffer, rules: RunRules = RULES) -> None:
+    """Opens the run, with engine-0 serving version 0 and producer `p` alive for ten minutes."""
+    await buffer.open_run(rules)
+    await buffer.engine_joined("engine-0", "http://127.0.0.1:1", 1)
+    await buffer.engine_serving("engine-0", WeightVersion(0))
+    await buffer.heartbeat("p", 600.0)
+
+
 async def finish(buffer: TrajectoryBuffer, sample: LeasedSample, reward: float = 1.0) -> None:
     """Plays a fresh or resumed sample to its end."""
     await buffer.commit(sample.lease, 0, [START, turn(0)])

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from journal_builders import RULES, START, outcome, turn
+from journal_builders import RULES, START, begin, outcome, turn
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.buffer.connection import masked
@@ -49,17 +49,10 @@ async def test_wrong_and_missing_passwords_name_the_setting(tmp_path: Path) -> N
             await buffer.open_run(RULES)
 
 
-async def leasing_one(buffer: TrajectoryBuffer) -> None:
-    await buffer.open_run(RULES)
-    await buffer.engine_joined("e", "u", 1)
-    await buffer.engine_serving("e", WeightVersion(0))
-    await buffer.heartbeat("p", 600)
-
-
 async def test_a_call_waits_out_a_restart(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "data", fsync="always") as server:
         async with await TrajectoryBuffer.connect(server.url, "run", timeout=30.0) as buffer:
-            await leasing_one(buffer)
+            await begin(buffer)
             (sample,) = await buffer.lease("p", 1)
             os.kill(server.pid, signal.SIGKILL)
             commit = asyncio.create_task(buffer.commit(sample.lease, 0, [START, turn(0)]))
@@ -76,7 +69,7 @@ def _start_again(server: EmbeddedServer) -> None:
 async def test_a_full_server_refuses_data_and_still_retires(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "data", fsync="no") as server:
         async with await TrajectoryBuffer.connect(server.url, "run", room_timeout=0.1) as buffer:
-            await leasing_one(buffer)
+            await begin(buffer)
             (sample,) = await buffer.lease("p", 1)
             await limit_memory(buffer, "1mb")
             with pytest.raises(BufferFull, match=r"setting buffer\.url.* raise its maxmemory, or keep less"):
@@ -96,14 +89,14 @@ async def test_a_full_server_refuses_data_and_still_retires(tmp_path: Path) -> N
 async def test_a_run_that_filled_redis_goes_on_once_there_is_room(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "data", fsync="no", max_memory=20 * 2**20) as server:
         async with await TrajectoryBuffer.connect(server.url, "run", room_timeout=60.0) as buffer:
-            await leasing_one(buffer)
+            await begin(buffer)
             claim = await buffer.claim_trainer()
             records = [START, turn(0, 250_000)]  # 2 MB a sample, 8 MB a step: two steps fit, a third does not
             for step in (1, 2):
                 for sample in await buffer.lease("p", 4):
                     await buffer.commit(sample.lease, 0, records, outcome())
                 assert isinstance(await buffer.take_step(claim, step), LedgerEntry)
-                await buffer.engine_serving("e", WeightVersion(step))
+                await buffer.engine_serving("engine-0", WeightVersion(step))
             commits = [
                 asyncio.create_task(buffer.commit(sample.lease, 0, records, outcome()))
                 for sample in await buffer.lease("p", 4)

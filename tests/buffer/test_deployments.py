@@ -15,14 +15,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from forwarder import Forwarder
-from journal_builders import RULES, START, finish, outcome, turn
+from journal_builders import RULES, START, begin, finish, outcome, turn
 from redis.asyncio import Redis
 from redis.crc import key_slot
 from rewinding_server import RewindingServer
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer, Waiting
 from stream_rl.errors import BufferUnavailable, JournalMismatch
-from stream_rl.sample import LedgerEntry, WeightVersion
+from stream_rl.sample import LedgerEntry
 
 PERMISSIONS = ("~stream_rl:*", "+@all", "-@dangerous", "+info")
 """What docs/design.md tells operators to give the buffer's user."""
@@ -36,13 +36,6 @@ def path_of(server: EmbeddedServer) -> str:
 async def admin(server: EmbeddedServer) -> AsyncIterator[Redis]:
     async with Redis(unix_socket_path=path_of(server)) as client:
         yield client
-
-
-async def begin(buffer: TrajectoryBuffer) -> None:
-    await buffer.open_run(RULES)
-    await buffer.engine_joined("e", "u", 1)
-    await buffer.engine_serving("e", WeightVersion(0))
-    await buffer.heartbeat("p", 600)
 
 
 async def whole_cycle(buffer: TrajectoryBuffer) -> None:

@@ -12,11 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from journal_builders import RULES, START, turn
+from journal_builders import START, begin, turn
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.errors import BufferInUse, BufferUnavailable
-from stream_rl.sample import WeightVersion
 
 
 @pytest.fixture
@@ -35,10 +34,7 @@ async def test_nothing_acknowledged_is_lost_by_kill_9(own: EmbeddedServer) -> No
     with own:
         url = own.url
         async with await TrajectoryBuffer.connect(url, "run") as buffer:
-            await buffer.open_run(RULES)
-            await buffer.engine_joined("e", "u", 1)
-            await buffer.engine_serving("e", WeightVersion(0))
-            await buffer.heartbeat("p", 60)
+            await begin(buffer)
             (sample,) = await buffer.lease("p", 1)
             await buffer.commit(sample.lease, 0, [START])
             for index in range(20):

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journal_builders import RULES, START, finish, outcome, turn
+from journal_builders import RULES, START, begin, finish, outcome, turn
 from rewinding_server import RewindingServer
 
 from stream_rl.buffer import LeasedSample, TrainerClaim, TrajectoryBuffer, Waiting
 from stream_rl.errors import CorruptRecord, LeaseLost, LedgerMismatch, TrainerSuperseded
 from stream_rl.producer.journal import BufferJournal
-from stream_rl.sample import LedgerEntry, WeightVersion
+from stream_rl.sample import LedgerEntry
 
 
 @pytest.fixture
@@ -25,10 +25,7 @@ def rewinding(tmp_path: Path) -> Iterator[RewindingServer]:
 @pytest.fixture
 async def buffer(rewinding: RewindingServer) -> AsyncIterator[TrajectoryBuffer]:
     async with await TrajectoryBuffer.connect(rewinding.url, "run") as connected:
-        await connected.open_run(replace(RULES, run_ahead=3))
-        await connected.engine_joined("engine-0", "u", 1)
-        await connected.engine_serving("engine-0", WeightVersion(0))
-        await connected.heartbeat("p", 600)
+        await begin(connected, replace(RULES, run_ahead=3))
         yield connected
 
 

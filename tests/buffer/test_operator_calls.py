@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from journal_builders import RULES, START, finish, turn
+from journal_builders import START, begin, finish, turn
 
 from stream_rl.buffer import EmbeddedServer, RunRules, TrajectoryBuffer
 from stream_rl.errors import ConfigError, CorruptRecord
-from stream_rl.sample import Status, StopReason, WeightVersion
+from stream_rl.sample import Status, StopReason
 
 NO_REFILLS = RunRules(groups_per_step=2, group_size=2, max_refills_per_group=0, total_groups=4)
 
@@ -123,10 +123,7 @@ async def test_purge_takes_one_runs_keys_and_no_others(server: EmbeddedServer, n
     neighbours = ["axb", "abd", "abc", "a", "ab", "plain2", "plai", name + ":x", f"x{name}"]
     buffers = [await TrajectoryBuffer.connect(server.url, run) for run in [name, *neighbours]]
     for buffer in buffers:
-        await buffer.open_run(RULES)
-        await buffer.engine_joined("engine-0", "http://127.0.0.1:1", 1)
-        await buffer.engine_serving("engine-0", WeightVersion(0))
-        await buffer.heartbeat("p", 60.0)
+        await begin(buffer)
         for sample in await buffer.lease("p", 4):
             await finish(buffer, sample)
     assert await buffers[0].live_producers() == 1

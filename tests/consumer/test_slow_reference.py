@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 import slow_reference
-import torch
 from slow_reference import Models
 from trajectories import ragged_groups
-from transformers import AutoModelForCausalLM
-from updating import FROM_9, Tensors, assert_same, make_updater, step
+from updating import FROM_9, Tensors, assert_same, make_updater, save_moved, step
 
 from stream_rl.config import TrainerConfig
 from stream_rl.consumer.update import Updater
@@ -54,14 +52,7 @@ def name(parts: dict[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def reference_path(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another model than the one that is trained."""
-    folder = tmp_path_factory.mktemp("reference")
-    model = AutoModelForCausalLM.from_pretrained(model_path)
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
-    model.save_pretrained(folder)
-    return folder
+    return save_moved(model_path, tmp_path_factory.mktemp("reference"), seed=5)
 
 
 def assert_step_equals(updater: Updater, model_path: Path, reference_path: Path, groups: list[Group]) -> None:

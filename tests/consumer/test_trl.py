@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trajectories import ragged_groups
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
-from updating import Tensors, assert_same, make_updater, step
+from updating import Tensors, assert_same, make_updater, save_moved, step
 
 from stream_rl.consumer.advantage import group_advantages
 from stream_rl.consumer.batching import rewards
@@ -102,14 +102,7 @@ def trl_inputs(groups: list[Group]) -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def moved_path(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The policy, away from the initial model, which is the reference."""
-    folder = tmp_path_factory.mktemp("moved")
-    model = AutoModelForCausalLM.from_pretrained(model_path)
-    generator = torch.Generator().manual_seed(6)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
-    model.save_pretrained(folder)
-    return folder
+    return save_moved(model_path, tmp_path_factory.mktemp("moved"), seed=6)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), CASES.values(), ids=CASES)

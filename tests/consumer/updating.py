@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer.batching import flatten, mini_batch_groups
@@ -24,6 +25,17 @@ AGGREGATIONS = (
 FROM_9 = {"trained_from": 9, "max_staleness": 4}
 
 Tensors = dict[str, Tensor]
+
+
+def save_moved(model_path: Path, folder: Path, *, seed: int) -> Path:
+    """Writes the model with every weight moved a little into `folder`, for tests that need two that differ."""
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+    model.save_pretrained(folder)
+    return folder
 
 
 def make_updater(model_path: Path, reference_path: Path | None = None, **settings: object) -> Updater:

@@ -60,15 +60,7 @@ class ScriptedEngines:
         self.requests: list[tuple[list[int], SamplingParams]] = []
         self.version = WeightVersion(0)
 
-    async def generate(
-        self,
-        session_id: str,
-        input_ids: Int32,
-        sampling: SamplingParams,
-        *,
-        rid: str | None = None,
-        extra_key: str | None = None,
-    ) -> Generation:
+    async def generate(self, _session: str, input_ids: Int32, sampling: SamplingParams, **_keys: str) -> Generation:
         await asyncio.sleep(0)
         given = input_ids.tolist()
         self.requests.append((given, sampling))

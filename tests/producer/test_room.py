@@ -47,4 +47,6 @@ def test_samples_that_others_play_are_waited_for_without_end() -> None:
     watch = RoomWatch(60.0, clock)
     for _ in range(5):
         watch.looked("buffer.max_leased_samples", progress=False)
-        clock.now += 59.0
+        clock.now += 61.0
+    watch.looked("", progress=True)
+    assert waited("buffer.max_leased_samples") == 5 * 61.0
