@@ -6,7 +6,6 @@ and wrong values raise `ConfigError` with the nearest right name, before anythin
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from stream_rl.config_sections import (
 )
 from stream_rl.config_trainer import TrainerConfig
 from stream_rl.errors import ConfigError
+from stream_rl.suggestion import did_you_mean
 
 __all__ = [
     "BufferConfig", "Config", "DataConfig", "EngineConfig", "EnvironmentConfig", "EvaluationConfig", "MetricsConfig",
@@ -178,8 +178,7 @@ def _explain(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         siblings = _fields_at(first["loc"][:-1]) + (list(ALIASES) if len(first["loc"]) == 1 else [])
-        near = difflib.get_close_matches(str(first["loc"][-1]), siblings, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(_fields_at(first['loc'][:-1]))}"
+        hint = did_you_mean(str(first["loc"][-1]), siblings, f"known here: {', '.join(_fields_at(first['loc'][:-1]))}")
         return f"unknown setting {key!r}: {hint}"
     if first["type"] == "missing" and not isinstance(first["loc"][-1], int):
         return f"setting {key!r} is missing: add it to the settings file or pass {key}=VALUE"

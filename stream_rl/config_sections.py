@@ -4,9 +4,11 @@ field says what it does, its unit, and when to change it. Imports no torch.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from stream_rl.errors import ConfigError
 
 LARGEST = 2**31 - 1
 
@@ -17,6 +19,16 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True, protected_namespaces=()
     )
+
+    @classmethod
+    def within(cls, where: str, tree: Any) -> Self:
+        """Settings in the free part of others, under the key `where`. Raises ConfigError, which names the key."""
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join([where, *(str(part) for part in first["loc"])])
+            raise ConfigError(f"{key}: {first['msg'].removeprefix('Value error, ')}") from error
 
     @field_validator("*", mode="before")
     @classmethod

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from stream_rl.config_sections import Settings
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
+AdvantageKind = Literal["grpo", "dr_grpo", "rloo"]
+KlEstimator = Literal["k1", "k2", "k3"]
 
 IMPORTANCE_BOUNDS = {"truncated": (None, 2.0), "icepop": (0.5, 5.0), "sequence_mask": (None, 2.0)}
 """`importance_floor` and `importance_cap` as the papers of each correction have them."""
@@ -44,7 +46,7 @@ class TrainerConfig(Settings):
     """Optimizer updates per step; the step's groups are divided among them."""
     max_tokens_per_micro_batch: int = Field(16384, gt=0)
     """Padded tokens that one forward pass holds: memory against speed."""
-    advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    advantage: AdvantageKind = "grpo"
     """How a sample is compared with its siblings: in standard deviations, as it is, or with the others' mean."""
     turn_discount: float | None = Field(None, ge=0, le=1)
     """A turn is credited with the rewards from it on, later ones discounted by this; empty: with the episode's."""
@@ -70,7 +72,7 @@ class TrainerConfig(Settings):
     """Weight of the KL divergence from a reference model; 0 loads none."""
     kl_in: Literal["loss", "weighted_loss", "reward"] = "loss"
     """Where it goes: into the loss, as it is or weighted by the ratio to the rollout policy, or off the rewards."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: KlEstimator = "k3"
     """How a token's divergence is estimated: log-ratio, half its square, or ratio - 1 - log-ratio."""
     reference_path: str | None = None
     """The reference model; empty: `model.path`, the model that the run began with."""

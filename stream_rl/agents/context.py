@@ -13,8 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import math
-import numbers
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -23,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
-from stream_rl.envs.base import EnvSample, Message
+from stream_rl.envs.base import EnvSample, Message, is_finite
 from stream_rl.errors import EnvFatalError
 from stream_rl.sample import Float32, Int32
 
@@ -176,7 +174,7 @@ class AgentContext:
 
     def reward(self, value: float) -> None:
         """Adds to the reward of the turn under way. Raises EnvFatalError for what is no finite number."""
-        if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        if not is_finite(value):
             raise EnvFatalError(f"a reward must be a finite number, not {value!r}")
         self._pause.reward += float(value)
 

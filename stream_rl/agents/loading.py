@@ -14,6 +14,7 @@ from stream_rl.agents.context import AgentContext
 from stream_rl.envs.loading import SLIME_HINT, is_module, wants_slime
 from stream_rl.errors import AgentLoadError, UserError
 from stream_rl.slime.function import FunctionAgent, check_signature
+from stream_rl.suggestion import did_you_mean
 
 __all__ = ["MULTI_TURN_ENV", "SHIPPED", "SINGLE_TURN", "Agent", "Agents", "load_object"]
 
@@ -71,8 +72,7 @@ class Agents:
 
     def _hint(self, name: str) -> str:
         known = [*self._registered, *SHIPPED]
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        return f"did you mean {near[0]!r}?" if near else f"give module:Class, or one of {', '.join(known)}"
+        return did_you_mean(name, known, f"give module:Class, or one of {', '.join(known)}", likeness=0.5)
 
 
 def load_object(path: str, what: str, hint: str, refusal: type[UserError] = AgentLoadError) -> Any:

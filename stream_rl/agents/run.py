@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from stream_rl.agents.context import AgentContext, Answer, Pause, enter_context
+from stream_rl.envs.base import is_finite
 from stream_rl.errors import EnvFatalError, EnvInfraError
 
 __all__ = ["AgentRun", "Loop"]
@@ -71,6 +72,6 @@ class AgentRun:
 def _number(reward: float | None) -> float:
     if reward is None:
         return 0.0
-    if isinstance(reward, bool | int | float) and abs(reward) < float("inf"):
+    if is_finite(reward):
         return float(reward)
     raise EnvFatalError(f"an agent loop must return a finite number or None, not {reward!r:.80}")

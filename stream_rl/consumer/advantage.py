@@ -5,20 +5,17 @@ An episode is credited as a whole, or turn by turn: then a turn is compared with
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_rl.config import TrainerConfig
-from stream_rl.consumer.batching import Samples, per_sample
+from stream_rl.config_trainer import AdvantageKind
+from stream_rl.consumer.batching import Floats, Samples, per_sample
 
-Floats = NDArray[np.float64]
-Kind = Literal["grpo", "dr_grpo", "rloo"]
 EPSILON = 1e-4
 
 
-def group_advantages(rewards: Floats, kind: Kind = "grpo") -> Floats:
+def group_advantages(rewards: Floats, kind: AdvantageKind = "grpo") -> Floats:
     """How much better each sample did than its siblings.
 
     Args:
@@ -56,7 +53,7 @@ def rewards_to_go(rewards: Floats, discount: float) -> Floats:
     return credited
 
 
-def turn_advantages(returns: Floats, turns: NDArray[np.int64], kind: Kind) -> Floats:
+def turn_advantages(returns: Floats, turns: NDArray[np.int64], kind: AdvantageKind) -> Floats:
     """How much better each turn of one group went than the same turn of the siblings that came so far.
 
     Args:

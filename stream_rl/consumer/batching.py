@@ -22,6 +22,7 @@ from stream_rl.scheduling import loss_mask
 
 T = TypeVar("T")
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 LAG_BUCKETS = ("0", "1", "2", "3-4", "5-8", ">8")
 """Lags of tokens, in versions, as figures are told apart by them."""

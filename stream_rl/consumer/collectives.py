@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from stream_rl.consumer.batching import Floats
 
 
 @contextmanager

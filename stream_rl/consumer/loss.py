@@ -6,11 +6,13 @@ the micro-batch and the rank that it is in.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from stream_rl.config_trainer import KlEstimator
 
 
 class PolicyLoss(NamedTuple):
@@ -76,7 +78,7 @@ def gspo(
     return _clipped(ratio, advantages, clip_low, clip_high)
 
 
-def kl_divergence(log_probs: Tensor, reference_log_probs: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
+def kl_divergence(log_probs: Tensor, reference_log_probs: Tensor, estimator: KlEstimator) -> Tensor:
     """An estimate per token (k,) of KL(policy || reference), from tokens that the policy sampled, in nats.
 
     Args:

@@ -11,15 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_rl.consumer.batching import Samples, per_sample, rewards
+from stream_rl.consumer.batching import Floats, Samples, per_sample, rewards
 from stream_rl.metrics import catalog
 from stream_rl.sample import Group, LedgerEntry
 
-Floats = NDArray[np.float64]
-
-COLUMNS = (
+SAMPLE_COLUMNS = (
     "v0", "reward", "response_length", "turns", "versions",
     "generated", "trained", "lag_sum", "lag_max", "trained_lag_max",
 )  # fmt: skip
@@ -34,7 +31,7 @@ _BY_LAG = {
     "engine_trainer_kl": catalog.ENGINE_TRAINER_KL,
     "effective_sample_size": catalog.EFFECTIVE_SAMPLE_SIZE,
 }
-_LAG_SUM, _GENERATED = COLUMNS.index("lag_sum"), COLUMNS.index("generated")
+_LAG_SUM, _GENERATED = SAMPLE_COLUMNS.index("lag_sum"), SAMPLE_COLUMNS.index("generated")
 
 
 def sample_rows(groups: Sequence[Group], samples: Samples) -> Floats:
@@ -53,7 +50,7 @@ def sample_rows(groups: Sequence[Group], samples: Samples) -> Floats:
         "trained_lag_max": per_sample(np.maximum, trained_lag, samples.lengths),
         "versions": [len({span.version for turn in s.turns for span in turn.spans}) for s in of_groups],
     }
-    return np.column_stack([np.asarray(columns[name], np.float64) for name in COLUMNS])
+    return np.column_stack([np.asarray(columns[name], np.float64) for name in SAMPLE_COLUMNS])
 
 
 def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
@@ -63,7 +60,7 @@ def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
         entry: the step's ledger entry.
         table: float64 (groups, group_size, columns), the sum of all ranks' tables.
     """
-    column = {name: table[..., number] for number, name in enumerate(COLUMNS)}
+    column = {name: table[..., number] for number, name in enumerate(SAMPLE_COLUMNS)}
     group_lag = entry.step - 1 - column["v0"][:, 0]
     generated, trained = column["generated"].sum(), column["trained"].sum()
     return {
@@ -101,7 +98,7 @@ def observe_step(record: Mapping[str, Any], table: Floats) -> None:
         catalog.STEP_SECONDS.inc(record[f"{part}_seconds"], part=part)
     catalog.TRAINED_TOKENS.inc(record["trained_tokens"])
     catalog.MASKED_TOKENS.inc(record["masked_tokens"])
-    for row in table.reshape(-1, len(COLUMNS)):
+    for row in table.reshape(-1, len(SAMPLE_COLUMNS)):
         catalog.TOKEN_LAG.observe(row[_LAG_SUM] / max(row[_GENERATED], 1.0))
     for v0 in record["group_v0"]:
         catalog.GROUP_LAG.observe(record["step"] - 1 - v0)

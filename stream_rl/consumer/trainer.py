@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from stream_rl.buffer import ProcessRecord, TrajectoryBuffer
 from stream_rl.config import Config
-from stream_rl.consumer.batching import Samples, flatten
+from stream_rl.consumer.batching import Floats, Samples, flatten
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import all_sum, process_group
 from stream_rl.consumer.feed import Feed
@@ -37,7 +37,7 @@ from stream_rl.consumer.model import load_policy, model_folder, pick_device
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
-from stream_rl.consumer.step_record import COLUMNS, PARTS, Floats, observe_step, sample_rows, step_record
+from stream_rl.consumer.step_record import PARTS, SAMPLE_COLUMNS, observe_step, sample_rows, step_record
 from stream_rl.consumer.transport import DiskTransport, GroupTransport, Transport
 from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import WeightFolders
@@ -154,7 +154,7 @@ class Trainer:
 
     def _load(self, entry: LedgerEntry) -> tuple[list[Samples], Floats]:
         version = entry.step - 1
-        table = np.zeros((len(entry.groups), self._config.rollout.group_size, len(COLUMNS)))
+        table = np.zeros((len(entry.groups), self._config.rollout.group_size, len(SAMPLE_COLUMNS)))
         mini_batches = []
         for places, groups in self._feed.load(entry, self._config.trainer.mini_batches):
             samples = flatten(groups, trainer_version=version, max_staleness=entry.max_staleness)

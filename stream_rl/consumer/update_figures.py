@@ -8,17 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from stream_rl.consumer.batching import LAG_BUCKETS, MicroBatch
+from stream_rl.consumer.batching import LAG_BUCKETS, Floats, MicroBatch
 from stream_rl.consumer.loss import kl_divergence
 from stream_rl.consumer.objective import TokenLosses
 
-Floats = NDArray[np.float64]
-COLUMNS = (
+TOKEN_COLUMNS = (
     "tokens", "loss", "entropy", "ratio", "ratio_squared", "clipped", "bounded", "difference", "kl", "reference_kl",
 )  # fmt: skip
 """Summed per bucket of lags; `loss` as it counts in the mini-batch, times the mini-batch's tokens."""
@@ -71,7 +68,7 @@ class UpdateFigures:
 
 def no_sums(device: torch.device) -> Tensor:
     """Sums of nothing: float64 (buckets, columns)."""
-    return torch.zeros(len(LAG_BUCKETS), len(COLUMNS), dtype=torch.float64, device=device)
+    return torch.zeros(len(LAG_BUCKETS), len(TOKEN_COLUMNS), dtype=torch.float64, device=device)
 
 
 @torch.no_grad()
@@ -136,7 +133,7 @@ def _of_bucket(step: dict[str, float], start: dict[str, float]) -> LagFigures:
 
 
 def _named(sums: Floats) -> dict[str, float]:
-    return dict(zip(COLUMNS, sums.tolist(), strict=True))
+    return dict(zip(TOKEN_COLUMNS, sums.tolist(), strict=True))
 
 
 def _mean(sums: dict[str, float], column: str) -> float:

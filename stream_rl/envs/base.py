@@ -11,9 +11,14 @@ in a thread, so it may block) or async (it then runs in the event loop, so it mu
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Mapping
+import inspect
+import math
+import numbers
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
+
+from stream_rl.errors import ActionError
 
 Observation = Mapping[str, Any]
 Info = Mapping[str, Any]
@@ -89,6 +94,37 @@ def format_observation(observation: Observation) -> Message:
     if text:
         parts.append({"type": "text", "text": text})
     return {"role": role, "content": parts}
+
+
+def mistakes_are_answers(
+    call: Callable[[], Any], like: Callable[..., Any], then: Callable[[Any], Any] = lambda answer: answer
+) -> Callable[[], Any]:
+    """`then` of what `call` gives, where an ActionError is something that it gives: the model's mistake is no failure.
+
+    Args:
+        call: gives an awaitable when `like` is a coroutine function; the result is a coroutine function then, too.
+    """
+
+    async def wait() -> Any:
+        try:
+            answer = await call()
+        except ActionError as error:
+            answer = error
+        return then(answer)
+
+    def work() -> Any:
+        try:
+            answer = call()
+        except ActionError as error:
+            answer = error
+        return then(answer)
+
+    return wait if inspect.iscoroutinefunction(like) else work
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Whether this can be a reward: a number, and neither infinite nor NaN."""
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def is_empty(observation: Observation | None) -> bool:

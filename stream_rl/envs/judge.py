@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation, ResumeClass, format_observation, resume_class
 from stream_rl.envs.judge_client import EndpointSettings, JudgeClient, Unanswered
@@ -97,7 +97,7 @@ def build_env(
     **_: Any,
 ) -> Judged:
     """An episode whose steps are judged. Raises ConfigError or EnvironmentLoadError."""
-    settings = _settings(judge)
+    settings = JudgeSettings.within("environment.args.judge", judge or {})
     module = _inner(environment)
     if module is None and settings.gives == "feedback":
         raise ConfigError("environment.args.judge.gives=feedback needs an environment that gives rewards: name one")
@@ -245,15 +245,6 @@ def _inner(path: str | None) -> EnvironmentModule | None:
 
 def _inner_args(environment_args: Mapping[str, Any] | None, args: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**(environment_args or {}), "max_turns": getattr(args, "max_turns", None)})
-
-
-def _settings(judge: Any) -> JudgeSettings:
-    try:
-        return JudgeSettings.model_validate(judge or {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(["environment.args.judge", *(str(part) for part in first["loc"])])
-        raise ConfigError(f"{key}: {first['msg'].removeprefix('Value error, ')}") from error
 
 
 def _text(prompt: Any) -> str:

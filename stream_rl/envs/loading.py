@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -15,6 +14,7 @@ from typing import Any
 
 from stream_rl.envs.base import format_observation
 from stream_rl.errors import EnvironmentLoadError
+from stream_rl.suggestion import did_you_mean
 
 SHIPPED = ("arithmetic", "guess_number", "gymnasium", "judge", "reasoning_gym", "textarena")
 
@@ -113,10 +113,8 @@ def is_module(path: str) -> bool:
 
 
 def _hint(path: str) -> str:
-    near = difflib.get_close_matches(path, SHIPPED, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"give a module that Python can import, or one that ships: {', '.join(SHIPPED)}"
+    ships = f"give a module that Python can import, or one that ships: {', '.join(SHIPPED)}"
+    return did_you_mean(path, SHIPPED, ships, likeness=0.5)
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-
 from stream_rl.config import Config
 from stream_rl.envs.loading import load_environment
 from stream_rl.errors import ConfigError
 from stream_rl.slime.imports import allow_slime_imports
+from stream_rl.suggestion import did_you_mean
 from stream_rl.tools.agent import SETTING
 
 __all__ = ["check_environment"]
@@ -28,6 +27,5 @@ def check_environment(config: Config) -> None:
     path, takes = config.environment.path, load_environment(config.environment.path).takes
     for name in config.environment.args if takes else ():
         if name not in takes and name != TOOL_AGENT:
-            near = difflib.get_close_matches(name, sorted(takes), n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(takes))}"
+            hint = did_you_mean(name, takes, f"it takes {', '.join(sorted(takes))}")
             raise ConfigError(f"environment.args.{name} is nothing that environment.path={path!r} takes: {hint}")

@@ -12,11 +12,12 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from stream_rl.envs.base import BaseInteractionEnv, Message, is_empty
+from stream_rl.envs.base import BaseInteractionEnv, Message, is_empty, mistakes_are_answers
 from stream_rl.envs.loading import load_environment
 from stream_rl.errors import ActionError, EnvInfraError, StreamRLError
 from stream_rl.producer.env_threads import EnvThreads
@@ -106,22 +107,12 @@ class _Host:
         return Facts(_methods(env), bool(getattr(env, "deterministic", False)))
 
     async def _visit(self, named: Callable[..., Any], call: Callable[[], Any], timeout: float, env: Any) -> Answered:
-        async def visit() -> Answered:
-            try:
-                return _answered(env, await call())
-            except ActionError as error:
-                return _answered(env, error)
-
-        def work() -> Answered:
-            try:
-                return _answered(env, call())
-            except ActionError as error:
-                return _answered(env, error)
-
-        if not inspect.iscoroutinefunction(named):
-            return await self._threads.run(work, timeout)
+        visit: Callable[[], Any] = mistakes_are_answers(call, named, partial(_answered, env))
+        if not inspect.iscoroutinefunction(visit):
+            return await self._threads.run(visit, timeout)
         async with asyncio.timeout(timeout):
-            return await visit()
+            answered: Answered = await visit()
+        return answered
 
 
 def _methods(env: Any) -> frozenset[str]:

@@ -7,10 +7,7 @@ Whatever an environment raises leaves here as one of three: `ActionError` become
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
-import math
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +21,8 @@ from stream_rl.envs.base import (
     Message,
     ResumeClass,
     is_empty,
+    is_finite,
+    mistakes_are_answers,
     resume_class,
 )
 from stream_rl.envs.loading import EnvironmentModule
@@ -170,30 +169,16 @@ class EnvSession:
         """The answer of `function` (an ActionError is one) and the state after it, in one visit to a thread."""
         env, keeps = self._env, self.resume_class is ResumeClass.SNAPSHOT
 
-        def state() -> Any:
-            return copy.deepcopy(env.state_dict()) if keeps else None
+        def with_state(answer: Any) -> Any:
+            return answer, copy.deepcopy(env.state_dict()) if keeps else None
 
-        async def visit() -> Any:
-            try:
-                answer = await function()
-            except ActionError as error:
-                answer = error
-            return answer, state()
-
-        def work() -> Any:
-            try:
-                answer = function()
-            except ActionError as error:
-                answer = error
-            return answer, state()
-
-        return await self._call(visit if inspect.iscoroutinefunction(named or function) else work)
+        return await self._call(mistakes_are_answers(function, named or function, with_state))
 
 
 def _reward(info: Mapping[str, Any] | None) -> float:
     reward = (info or {}).get("reward")
     if reward is None:
         return 0.0
-    if not isinstance(reward, numbers.Real) or not math.isfinite(reward):
+    if not is_finite(reward):
         raise EnvFatalError(f"info['reward'] must be a finite number, not {reward!r}")
     return float(reward)

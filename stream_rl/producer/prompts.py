@@ -6,7 +6,6 @@ Index i of a dataset with n rows is row order(i // n)[i % n]: epoch i // n, shuf
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from stream_rl.envs.base import Message
 from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError, UserError
 from stream_rl.producer.dataset_rows import MISSING, Rows, digest, open_rows
+from stream_rl.suggestion import did_you_mean
 
 __all__ = ["DatasetPrompts", "PromptRow", "PromptSource", "open_prompts", "prompt_basis"]
 
@@ -129,8 +129,7 @@ class DatasetPrompts(PromptSource):
         name, place = self._config.prompt_field, self._rows.place(number)
         if prompt is not MISSING:
             return f"{place}: field {name!r} must be text or a list of chat messages"
-        near = difflib.get_close_matches(name, list(self._rows[number]), n=1, cutoff=0.0)
-        hint = f"did you mean {near[0]!r}?" if near else "the row is empty"
+        hint = did_you_mean(name, self._rows[number], "the row is empty", likeness=0.0)
         return f"{place} has no field data.prompt_field={name!r}: {hint}"
 
     def _epoch_order(self, epoch: int) -> NDArray[np.int64]:

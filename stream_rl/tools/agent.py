@@ -3,7 +3,7 @@
     generate ──► calls ──► all at the same time ──► one tool message each ──► generate ...
         └────► no call: the plain answer ends the episode
 
-Its settings are `environment.args.tool_agent`, a `ToolsSettings`. It comes back as its tools do: of tools that keep
+Its settings are `environment.args.tool_agent`, a `ToolAgentSettings`. It comes back as its tools do: of tools that keep
 nothing the results are recorded, so none is called again; tools with a state bring it back in their own way.
 """
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from stream_rl.agents import AgentContext
-from stream_rl.envs.base import ResumeClass
+from stream_rl.envs.base import ResumeClass, mistakes_are_answers
 from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError
 from stream_rl.metrics import catalog
 from stream_rl.tools.calls import Parsed, ToolCall, Undecodable
@@ -137,10 +137,10 @@ class ToolSession:
 
     async def _called(self, tool: Tool, call: ToolCall) -> Any:
         """What the tool returned, or the ActionError that it raised."""
-        seconds = self._toolbox.settings.tool_timeout
+        seconds, function = self._toolbox.settings.tool_timeout, self._open[tool.name].call
         try:
             async with asyncio.timeout(seconds):
-                return await self._context.act(_careful(self._open[tool.name].call, call.arguments))
+                return await self._context.act(mistakes_are_answers(partial(function, **call.arguments), function))
         except TimeoutError as error:
             catalog.TOOL_CALLS.inc(tool=tool.name, outcome="timeout")
             raise EnvInfraError(f"tool {tool.name}: no result within {seconds:g} seconds", cause="timeout") from error
@@ -170,24 +170,6 @@ def _binding(function: Callable[..., Any], call: ToolCall) -> str | None:
     except TypeError as error:
         return f"{call.name}: {error}"
     return None
-
-
-def _careful(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[[], Any]:
-    """A call that gives an ActionError as its value: it is an answer, no failure."""
-
-    async def wait() -> Any:
-        try:
-            return await function(**arguments)
-        except ActionError as error:
-            return error
-
-    def work() -> Any:
-        try:
-            return function(**arguments)
-        except ActionError as error:
-            return error
-
-    return wait if inspect.iscoroutinefunction(function) else work
 
 
 def _nothing() -> None:

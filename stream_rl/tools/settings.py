@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from stream_rl.config_sections import Settings
-from stream_rl.errors import ConfigError
 
-__all__ = ["McpSettings", "ToolSettings", "ToolsSettings"]
+__all__ = ["McpSettings", "ToolAgentSettings", "ToolSettings"]
 
 
 class McpSettings(Settings):
@@ -64,7 +62,7 @@ class ToolSettings(Settings):
         return self
 
 
-class ToolsSettings(Settings):
+class ToolAgentSettings(Settings):
     """What an agent may call, how its model writes calls, and what a call may cost."""
 
     tools: list[ToolSettings] = Field(min_length=1)
@@ -81,13 +79,3 @@ class ToolsSettings(Settings):
     """Seconds that one call may take; then it failed, and the turn is tried again. Below environment.step_timeout."""
     max_parallel_calls: int = Field(8, gt=0)
     """Calls of one turn, which run at the same time; further ones are answered by a refusal."""
-
-    @classmethod
-    def parse(cls, tree: Mapping[str, Any], where: str) -> ToolsSettings:
-        """Checks plain values; `where` is the setting that holds them. Raises ConfigError."""
-        try:
-            return cls.model_validate(dict(tree))
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join([where, *(str(part) for part in first["loc"])])
-            raise ConfigError(f"{key}: {first['msg'].removeprefix('Value error, ')}") from error

@@ -10,7 +10,7 @@ from typing import Any
 from stream_rl.envs.base import ResumeClass
 from stream_rl.errors import ConfigError
 from stream_rl.tools.mcp import McpServer
-from stream_rl.tools.settings import ToolsSettings
+from stream_rl.tools.settings import ToolAgentSettings
 from stream_rl.tools.tool import Tool, load_tool
 
 __all__ = ["Toolbox", "load_toolbox"]
@@ -19,7 +19,7 @@ __all__ = ["Toolbox", "load_toolbox"]
 class Toolbox:
     """The tools of the settings. Raises ConfigError for one that cannot be used."""
 
-    def __init__(self, settings: ToolsSettings) -> None:
+    def __init__(self, settings: ToolAgentSettings) -> None:
         self.settings = settings
         self._own = [load_tool(one) for one in settings.tools if one.mcp is None]
         self._servers = [McpServer(one.mcp) for one in settings.tools if one.mcp is not None]
@@ -63,9 +63,9 @@ class Toolbox:
 
 def load_toolbox(tree: Mapping[str, Any] | None, where: str) -> Toolbox:
     """The process's tools for plain settings that stand at `where`. Raises ConfigError."""
-    return _toolbox(ToolsSettings.parse(tree or {}, where).model_dump_json())
+    return _toolbox(ToolAgentSettings.within(where, dict(tree or {})).model_dump_json())
 
 
 @functools.lru_cache(maxsize=32)
 def _toolbox(settings: str) -> Toolbox:
-    return Toolbox(ToolsSettings.model_validate_json(settings))
+    return Toolbox(ToolAgentSettings.model_validate_json(settings))

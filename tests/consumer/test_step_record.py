@@ -7,7 +7,7 @@ import pytest
 from trajectories import sample_of, turn
 
 from stream_rl.consumer.batching import flatten
-from stream_rl.consumer.step_record import COLUMNS, sample_rows, step_record
+from stream_rl.consumer.step_record import SAMPLE_COLUMNS, sample_rows, step_record
 from stream_rl.sample import Group, LedgerEntry
 
 # Step 6 starts from version 5; tokens older than 2 versions carry no loss.
@@ -22,7 +22,7 @@ def rows(groups: list[Group]) -> np.ndarray:
 
 
 def test_the_line_says_what_the_samples_were() -> None:
-    table = rows([FIRST, SECOND]).reshape(2, 2, len(COLUMNS))
+    table = rows([FIRST, SECOND]).reshape(2, 2, len(SAMPLE_COLUMNS))
     record = step_record(ENTRY, table)
     assert record == {
         "step": 6, "groups": [31, 30], "group_v0": [2, 4],
@@ -36,11 +36,11 @@ def test_the_line_says_what_the_samples_were() -> None:
 
 
 def test_ranks_parts_add_up_to_the_whole() -> None:
-    parts = np.zeros((2, 2, 2, len(COLUMNS)))
-    parts[0][[1]] = rows([SECOND]).reshape(1, 2, len(COLUMNS))
-    parts[1][[0]] = rows([FIRST]).reshape(1, 2, len(COLUMNS))
-    np.testing.assert_array_equal(parts.sum(axis=0), rows([FIRST, SECOND]).reshape(2, 2, len(COLUMNS)))
+    parts = np.zeros((2, 2, 2, len(SAMPLE_COLUMNS)))
+    parts[0][[1]] = rows([SECOND]).reshape(1, 2, len(SAMPLE_COLUMNS))
+    parts[1][[0]] = rows([FIRST]).reshape(1, 2, len(SAMPLE_COLUMNS))
+    np.testing.assert_array_equal(parts.sum(axis=0), rows([FIRST, SECOND]).reshape(2, 2, len(SAMPLE_COLUMNS)))
 
 
 def test_a_rank_without_groups_has_no_rows() -> None:
-    assert rows([]).shape == (0, len(COLUMNS))
+    assert rows([]).shape == (0, len(SAMPLE_COLUMNS))

@@ -13,7 +13,7 @@ from tool_fixtures import HERE, add, slow_echo
 
 from stream_rl.envs.base import ResumeClass
 from stream_rl.errors import ActionError, ConfigError
-from stream_rl.tools.settings import ToolSettings, ToolsSettings
+from stream_rl.tools.settings import ToolAgentSettings, ToolSettings
 from stream_rl.tools.tool import ToolResult, function_tool, load_tool, make_tool
 
 
@@ -139,4 +139,4 @@ def test_a_name_that_a_model_cannot_write_is_refused():
 )
 def test_wrong_settings_are_named(tree, reason):
     with pytest.raises(ConfigError, match=reason):
-        ToolsSettings.parse(tree, "args")
+        ToolAgentSettings.within("args", tree)

@@ -13,7 +13,7 @@ from stream_rl.agents import AgentContext
 from stream_rl.agents.context import Surroundings
 from stream_rl.envs.base import EnvSample
 from stream_rl.errors import ActionError, EnvInfraError
-from stream_rl.tools.settings import ToolsSettings
+from stream_rl.tools.settings import ToolAgentSettings
 from stream_rl.tools.tool import ToolResult
 
 HERE = "tool_fixtures"
@@ -141,5 +141,7 @@ def context(results: dict[int, Any] | None = None) -> AgentContext:
     return AgentContext(Surroundings(EnvSample("q", 7), (), SimpleNamespace(), {}, chat, in_place), results)
 
 
-def settings(*tools: Any, **more: Any) -> ToolsSettings:
-    return ToolsSettings.parse({"tools": [f"{HERE}:{t}" if isinstance(t, str) else t for t in tools], **more}, "args")
+def settings(*tools: Any, **more: Any) -> ToolAgentSettings:
+    return ToolAgentSettings.within(
+        "args", {"tools": [f"{HERE}:{t}" if isinstance(t, str) else t for t in tools], **more}
+    )
