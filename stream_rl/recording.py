@@ -53,7 +53,7 @@ class RunRecorder:
 
     def announce(self, buffer_url: str, metrics_url: str, *, resume: bool) -> None:
         """Writes run.json; a resumed run goes on counting its seconds."""
-        before = float(read_summary(self._config.folder).get("wall_seconds", 0.0)) if resume else 0.0
+        before = self._seconds_before() if resume else 0.0
         self._started = time.monotonic() - before
         RunAnnouncement(
             pid=os.getpid(),
@@ -62,6 +62,17 @@ class RunRecorder:
             buffer_url=buffer_url,
             metrics_url=metrics_url,
         ).write(self._config.folder)
+
+    def _seconds_before(self) -> float:
+        """Seconds of all earlier starts; one that was killed wrote no summary and ends with the last line it logged."""
+        folder = self._config.folder
+        summarised = float(read_summary(folder).get("wall_seconds", 0.0))
+        last = RunAnnouncement.read(folder)
+        if last is None:
+            return summarised
+        logs = [folder / "steps.jsonl", folder / "samples.jsonl"]
+        logged = max((log.stat().st_mtime for log in logs if log.exists()), default=last.started)
+        return max(summarised, last.seconds_before + logged - last.started)
 
     async def watch(self) -> None:
         """Looks every `supervision.heartbeat`, until it is cancelled."""

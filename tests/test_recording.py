@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,20 @@ async def test_only_a_resumed_run_goes_on_counting_its_seconds(
     assert announced is not None
     assert announced.seconds_before == before
     assert before <= (await recorder.summarise(None))["wall_seconds"] < before + 60.0
+
+
+async def test_a_start_that_was_killed_counts_up_to_its_last_line(config: Config, buffer: TrajectoryBuffer) -> None:
+    RunAnnouncement(1, 1000.0, 500.0, "unix:///redis", "").write(config.folder)
+    recorder = RunRecorder(config, buffer, Seen())
+    (config.folder / "steps.jsonl").touch()
+    for name, time in (("steps", 1060.0), ("samples", 1030.0)):
+        os.utime(config.folder / f"{name}.jsonl", (time, time))
+
+    recorder.announce("unix:///redis", "http://here/metrics", resume=True)
+
+    announced = RunAnnouncement.read(config.folder)
+    assert announced is not None
+    assert announced.seconds_before == 560.0
 
 
 async def test_progress_sees_each_step_once(config: Config, buffer: TrajectoryBuffer) -> None:
