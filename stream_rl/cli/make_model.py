@@ -13,6 +13,8 @@ EXAMPLES = """Examples:
 
   stream-rl make-model tiny-text models/tiny-text
 
+  stream-rl make-model tiny-vlm models/tiny-vlm
+
   stream-rl make-model smollm2 models/smollm2
 """
 
@@ -22,7 +24,8 @@ def make_model(
         str,
         typer.Argument(
             metavar="NAME",
-            help="tiny-text, a random Qwen3 that knows 32 words; or smollm2, which is SmolLM2-135M-Instruct.",
+            help="tiny-text, a random Qwen3 that knows 32 words; tiny-vlm, a random Qwen3-VL that sees, or "
+            "tiny-vlm-qwen2.5, the same as a Qwen2.5-VL; or smollm2, which is SmolLM2-135M-Instruct.",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must be absent or empty.")],

@@ -1,16 +1,13 @@
-"""A random Qwen3 of 131k parameters that learns a word game on two CPU cores, and a tokenizer of 32 whole words.
-
-Invariants of the tokenizer: a word is one token and so is a newline; spaces only separate words and are no tokens;
-`encode(decode(ids)) == ids` for every sequence, and text of words, single spaces and newlines comes back as it was.
-"""
+"""A random Qwen3 of 131k parameters that learns a word game on two CPU cores, and a tokenizer of 32 whole words."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from stream_rl.models.word_tokenizer import word_tokenizer
 
 __all__ = ["WORDS", "make_tiny_text", "tiny_tokenizer"]
 
@@ -28,9 +25,6 @@ CHAT_TEMPLATE = (
 )
 
 CONTEXT_LENGTH = 4096
-
-# Written without spaces around them: pattern and text.
-MARKS = ((r"\n", "\n"), (r"<\|im_start\|>", "<|im_start|>"), (r"<\|im_end\|>", "<|im_end|>"))
 
 
 def make_tiny_text(out: Path, *, seed: int = 0) -> None:
@@ -61,27 +55,5 @@ def make_tiny_text(out: Path, *, seed: int = 0) -> None:
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """The word-level tokenizer with its ChatML template."""
-    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.Split("\n", "isolated")]
-    )
-    # Words are joined by spaces, and the spaces around newlines and ChatML marks are taken back.
-    words.decoder = decoders.Sequence(
-        [
-            decoders.WordPiece(prefix="##", cleanup=False),
-            decoders.Fuse(),
-            *(decoders.Replace(Regex(f" ?{pattern} ?"), mark) for pattern, mark in MARKS),
-        ]
-    )
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=words,
-        bos_token="<bos>",
-        eos_token="<|im_end|>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        additional_special_tokens=["<|im_start|>"],
-        model_max_length=CONTEXT_LENGTH,
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+    marks = ("<|im_start|>", "<|im_end|>")
+    return word_tokenizer(WORDS, CHAT_TEMPLATE, marks=marks, context_length=CONTEXT_LENGTH, bos_token="<bos>")
