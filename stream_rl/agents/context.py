@@ -10,98 +10,25 @@ context.parse_failure()               the answer was no action: counted against 
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import orjson
 
+from stream_rl.agents.chat import Chat
+from stream_rl.agents.handover import Answer, Handover
 from stream_rl.envs.base import EnvSample, Message, is_finite
 from stream_rl.errors import EnvFatalError
-from stream_rl.sample import Float32, Int32
+from stream_rl.sample import Int32
 
-__all__ = [
-    "AgentContext", "Answer", "Chat", "Observed", "Pause", "Surroundings", "current_context", "enter_context",
-]  # fmt: skip
+__all__ = ["AgentContext", "Call", "Surroundings", "current_context", "enter_context"]
 
-Observed = Sequence[Message] | Int32
 Call = Callable[[Callable[[], Any]], Awaitable[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the model said in one turn.
-
-    text            without special tokens
-    tokens          int32 (g,), the end token included
-    log_probs       float32 (g,)
-    finish_reason   "stop", or "length" where a budget cut it: then the episode ends, whatever the loop asks for next
-    weight_version  of the last token
-    """
-
-    text: str
-    tokens: Int32
-    log_probs: Float32
-    finish_reason: str = "stop"
-    weight_version: str = ""
-
-
-@dataclass(slots=True)
-class Pause:
-    """What a loop did since its last answer, handed over when it wants the next one or has returned (`done`).
-
-    observed        messages for the model, or token ids where the loop writes these itself
-    parse_failures  actions of the model that could not be understood
-    """
-
-    observed: Observed = ()
-    reward: float = 0.0
-    parse_failures: int = 0
-    done: bool = False
-
-
-class TemplateReport(Protocol):
-    """What a chat template can do."""
-
-    @property
-    def refused(self) -> Mapping[str, str]:
-        """The kinds of observations ("user", "tool", "tools") that it cannot take, and why."""
-
-    @property
-    def tools_shown(self) -> bool | None:
-        """Whether its prompts show the tools; None without tools."""
-
-
-class Chat(Protocol):
-    """The model's chat form, as far as a loop may use it."""
-
-    @property
-    def report(self) -> TemplateReport:
-        """What the template can do."""
-
-    def showing(self, tools: Sequence[Mapping[str, Any]]) -> Chat:
-        """The same with these tools for the template."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """The Hugging Face tokenizer."""
-
-    def decode(self, ids: Int32, *, special: bool = False) -> str:
-        """Text of ids, without special tokens unless asked for."""
-
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        """The template's text of a conversation."""
-
-    def encode_prompt(self, messages: Sequence[Message]) -> Int32:
-        """Ids of a conversation up to the first generation, int32 (p,). Raises ModelError."""
-
-    def encode_observation(self, messages: Sequence[Message], generated: Int32) -> Int32:
-        """Ids from the end of a generated turn up to the next generation, int32 (o,). Raises ModelError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,26 +56,25 @@ class AgentContext:
 
     Args:
         surroundings: what is given.
-        results: what `once` has recorded, by its number; results that are new are added.
+        handover: to what drives the loop.
     """
 
-    def __init__(self, surroundings: Surroundings, results: dict[int, Any] | None = None) -> None:
+    def __init__(self, surroundings: Surroundings, handover: Handover) -> None:
         self.sample = surroundings.sample
         self.messages = surroundings.messages
         self.args = surroundings.args
         self.sampling_params = dict(surroundings.sampling_params)
-        self.turn = 0
         self.chat = surroundings.chat
-        self._call = surroundings.call
-        self._results = {} if results is None else results
-        self.calls_once = 0
-        """For who drives the loop: how often `once` was called."""
         self.known: Int32 | None = None
         """The conversation so far of a loop that writes token ids, int32 (n,)."""
+        self._call = surroundings.call
+        self._handover = handover
         self._messages: list[Message] = []
-        self._pause = Pause()
-        self._answer: asyncio.Future[Answer] | None = None
-        self._pauses: asyncio.Queue[Pause] = asyncio.Queue()
+
+    @property
+    def turn(self) -> int:
+        """Answers so far."""
+        return self._handover.turn
 
     @property
     def tokenizer(self) -> Any:
@@ -176,11 +102,11 @@ class AgentContext:
         """Adds to the reward of the turn under way. Raises EnvFatalError for what is no finite number."""
         if not is_finite(value):
             raise EnvFatalError(f"a reward must be a finite number, not {value!r}")
-        self._pause.reward += float(value)
+        self._handover.pause.reward += float(value)
 
     def parse_failure(self) -> None:
         """The answer was no action that can be understood; observe something that says so."""
-        self._pause.parse_failures += 1
+        self._handover.pause.parse_failures += 1
 
     async def generate(self, *messages: Message) -> Answer:
         """The model's next answer, after `messages` and what was observed before.
@@ -191,7 +117,7 @@ class AgentContext:
             raise EnvFatalError("a loop that began with generate_from must go on with it")
         self.observe(*messages)
         observed, self._messages = tuple(self._messages), []
-        return await self._ask(observed)
+        return await self._handover.ask(observed)
 
     async def generate_from(self, tokens: Int32 | Sequence[int]) -> Answer:
         """The model's next answer to a whole conversation in token ids, int32 (n,), which the loop writes itself.
@@ -209,7 +135,7 @@ class AgentContext:
                 f"{self.decode(known, special=True)!r:.200}, not {self.decode(ids[: len(known)], special=True)!r:.200}"
             )
         self.known = ids
-        answer = await self._ask(ids[len(known) :])
+        answer = await self._handover.ask(ids[len(known) :])
         self.known = np.concatenate([ids, answer.tokens])
         return answer
 
@@ -231,41 +157,15 @@ class AgentContext:
         Raises:
             EnvFatalError: the answer is not JSON.
         """
-        number = self.calls_once
-        self.calls_once += 1
-        if number not in self._results:
+        number, results = self._handover.calls, self._handover.results
+        self._handover.calls += 1
+        if number not in results:
             result = await self.act(function, *args, **named)
             try:
-                self._results[number] = orjson.loads(orjson.dumps(result))
+                results[number] = orjson.loads(orjson.dumps(result))
             except TypeError as error:
                 raise EnvFatalError(f"once keeps plain JSON, not {result!r:.80}: {error}") from error
-        return self._results[number]
-
-    async def next_pause(self) -> Pause:
-        """For who drives the loop: what it did until it wanted an answer."""
-        return await self._pauses.get()
-
-    def ended(self) -> None:
-        """For who drives the loop: it has returned or failed; `next_pause` says so."""
-        self._hand_over((), done=True)
-
-    def answer(self, answer: Answer) -> None:
-        """For who drives the loop: lets it go on."""
-        assert self._answer is not None
-        self.turn += 1
-        self._answer.set_result(answer)
-
-    async def _ask(self, observed: Observed) -> Answer:
-        if self._answer is not None and not self._answer.done():
-            raise EnvFatalError("a loop may wait for one answer at a time")
-        self._answer = asyncio.get_running_loop().create_future()
-        self._hand_over(observed)
-        return await self._answer
-
-    def _hand_over(self, observed: Observed, *, done: bool = False) -> None:
-        pause, self._pause = self._pause, Pause()
-        pause.observed, pause.done = observed, done
-        self._pauses.put_nowait(pause)
+        return results[number]
 
 
 _current: contextvars.ContextVar[AgentContext] = contextvars.ContextVar("agent_context")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,10 +12,12 @@ from typing import Any
 from stream_rl.agents.context import AgentContext
 from stream_rl.envs.loading import SLIME_HINT, is_module, wants_slime
 from stream_rl.errors import AgentLoadError, UserError
-from stream_rl.slime.function import FunctionAgent, check_signature
 from stream_rl.suggestion import did_you_mean
 
-__all__ = ["MULTI_TURN_ENV", "SHIPPED", "SINGLE_TURN", "Agent", "Agents", "load_object"]
+__all__ = ["MULTI_TURN_ENV", "SHIPPED", "SINGLE_TURN", "Agent", "Agents", "Make", "load_object"]
+
+Make = Callable[[AgentContext], Any]
+"""Makes the loop of one sample."""
 
 SINGLE_TURN, MULTI_TURN_ENV = "single_turn_agent", "multi_turn_env"
 
@@ -33,11 +34,11 @@ class Agent:
     """A loop that was found.
 
     name  as it was asked for
-    make  makes the loop of one sample; None where the environment answers the model
+    make  None where the environment answers the model
     """
 
     name: str
-    make: Callable[[AgentContext], Any] | None
+    make: Make | None
 
 
 class Agents:
@@ -46,11 +47,13 @@ class Agents:
     Args:
         registered: setting `rollout.agents`, names and where their loops stand.
         default: the loop of rows that name none.
+        of_function: makes a loop of an async function, by (name, function); raises AgentLoadError for one that is none.
     """
 
-    def __init__(self, registered: Mapping[str, str], default: str) -> None:
+    def __init__(self, registered: Mapping[str, str], default: str, of_function: Callable[[str, Any], Make]) -> None:
         self.default = default
         self._registered = registered
+        self._of_function = of_function
         self._loaded: dict[str, Agent] = {}
 
     def find(self, name: str | None) -> Agent:
@@ -68,7 +71,14 @@ class Agents:
             return Agent(name, None)
         if name == path and ":" not in name and "." not in name:
             raise AgentLoadError(f"there is no agent loop {name!r}: {self._hint(name)}")
-        return Agent(name, _maker(name, load_object(path, f"agent loop {name!r}", self._hint(name))))
+        found = load_object(path, f"agent loop {name!r}", self._hint(name))
+        if inspect.isclass(found):
+            return Agent(name, _of_class(name, found))
+        if inspect.iscoroutinefunction(found) or hasattr(found, "__wrapped__"):
+            return Agent(name, self._of_function(name, found))
+        raise AgentLoadError(
+            f"agent loop {name!r} is a {type(found).__name__}, and must be a class or an async function"
+        )
 
     def _hint(self, name: str) -> str:
         known = [*self._registered, *SHIPPED]
@@ -92,21 +102,15 @@ def load_object(path: str, what: str, hint: str, refusal: type[UserError] = Agen
     return getattr(found, name)
 
 
-def _maker(name: str, found: Any) -> Callable[[AgentContext], Any]:
-    if inspect.isclass(found):
-        run = getattr(found, "run", None)
-        if not inspect.iscoroutinefunction(run):
-            raise AgentLoadError(f"agent loop {name!r} must have `async def run(self, sampling_params, **kwargs)`")
-        if not _takes(found, None):
-            raise AgentLoadError(f"agent loop {name!r} must be made from its context: derive it from AgentLoop")
-        if not _takes(run, None, None, label=None):
-            raise AgentLoadError(f"agent loop {name!r}: its run must take (self, sampling_params, **kwargs)")
-        maker: Callable[[AgentContext], Any] = found
-        return maker
-    if inspect.iscoroutinefunction(found) or hasattr(found, "__wrapped__"):
-        check_signature(name, found)
-        return functools.partial(FunctionAgent, function=found)
-    raise AgentLoadError(f"agent loop {name!r} is a {type(found).__name__}, and must be a class or an async function")
+def _of_class(name: str, found: type[Any]) -> Make:
+    run = getattr(found, "run", None)
+    if not inspect.iscoroutinefunction(run):
+        raise AgentLoadError(f"agent loop {name!r} must have `async def run(self, sampling_params, **kwargs)`")
+    if not _takes(found, None):
+        raise AgentLoadError(f"agent loop {name!r} must be made from its context: derive it from AgentLoop")
+    if not _takes(run, None, None, label=None):
+        raise AgentLoadError(f"agent loop {name!r}: its run must take (self, sampling_params, **kwargs)")
+    return found
 
 
 def _takes(function: Callable[..., Any], *arguments: Any, **named: Any) -> bool:

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from stream_rl.agents.context import AgentContext, Answer, Pause, enter_context
+from stream_rl.agents.context import AgentContext, enter_context
+from stream_rl.agents.handover import Answer, Handover, Pause
 from stream_rl.envs.base import is_finite
 from stream_rl.errors import EnvFatalError, EnvInfraError
 
@@ -26,20 +27,21 @@ class Loop(Protocol):
 class AgentRun:
     """Drives a loop from answer to answer."""
 
-    def __init__(self, loop: Loop, context: AgentContext) -> None:
+    def __init__(self, loop: Loop, context: AgentContext, handover: Handover) -> None:
         self._loop = loop
         self._context = context
+        self._handover = handover
         self._task: asyncio.Task[float | None] | None = None
 
     async def start(self, row: Mapping[str, Any]) -> Pause:
         """Runs the loop up to its first `generate`. Raises whatever the loop raises."""
         self._task = asyncio.create_task(self._run(row))
-        self._task.add_done_callback(lambda _: self._context.ended())
+        self._task.add_done_callback(lambda _: self._handover.ended())
         return await self._next_pause()
 
     async def go_on(self, answer: Answer) -> Pause:
         """Answers the loop, and runs it up to its next `generate` or its end. Raises whatever the loop raises."""
-        self._context.answer(answer)
+        self._handover.answer(answer)
         return await self._next_pause()
 
     async def cancel(self, timeout: float) -> bool:
@@ -57,13 +59,13 @@ class AgentRun:
         return await self._loop.run(dict(self._context.sampling_params), **row)
 
     async def _next_pause(self) -> Pause:
-        pause = await self._context.next_pause()
+        pause = await self._handover.next_pause()
         if pause.done:
             assert self._task is not None
             if self._task.cancelled():
                 raise EnvInfraError("the agent loop was cancelled from inside", cause="unknown")
             reward = self._task.result()
-            if not self._context.turn:
+            if not self._handover.turn:
                 raise EnvFatalError("the agent loop returned without a generation: there is nothing to train on")
             pause.reward += _number(reward)
         return pause

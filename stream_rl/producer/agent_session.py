@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from stream_rl.agents.context import AgentContext, Answer, Observed, Pause, Surroundings
+from stream_rl.agents.context import AgentContext, Surroundings
+from stream_rl.agents.handover import Answer, Handover, Observed, Pause
 from stream_rl.agents.run import AgentRun
 from stream_rl.envs.base import ResumeClass, resume_class
 from stream_rl.errors import ActionError, EnvFatalError, ModelError
@@ -58,7 +59,8 @@ class AgentSession:
         self._timeout = timeout
         self._results: dict[int, Any] = {}
         self._first_new = 0
-        self._context = AgentContext(surroundings)
+        self._handover = Handover()
+        self._context = AgentContext(surroundings, self._handover)
         self._loop: Any = None
         self._run: AgentRun | None = None
 
@@ -70,12 +72,13 @@ class AgentSession:
     async def build(self) -> None:
         """Makes the loop. Raises EnvInfraError, EnvFatalError or UserError."""
         await self.close()
-        self._context = AgentContext(self._surroundings, self._results)
+        self._handover = Handover(self._results)
+        self._context = AgentContext(self._surroundings, self._handover)
         with self._named():
             self._loop = self._make(self._context)
         if self.resume_class is not ResumeClass.REPLAY:
             self._results.clear()
-        self._run = AgentRun(self._loop, self._context)
+        self._run = AgentRun(self._loop, self._context, self._handover)
 
     async def reset(self) -> tuple[Int32, Mapping[str, Any] | None]:
         """Runs the loop up to its first `generate`; the prompt's ids, int32 (p,). Raises as `build`, and ModelError."""
@@ -104,7 +107,7 @@ class AgentSession:
     def recall(self, states: Sequence[Mapping[str, Any] | None]) -> None:
         """Takes the number of the turns that a snapshot spares the loop, or the recorded results of `once`."""
         if self.resume_class is ResumeClass.SNAPSHOT:
-            self._context.turn = len(states)
+            self._handover.turn = len(states)
         elif self.resume_class is ResumeClass.REPLAY:
             recorded = {int(number): result for state in states for number, result in (state or {}).items()}
             self._results.update(recorded)
@@ -146,8 +149,8 @@ class AgentSession:
 
     def _new_results(self) -> Mapping[str, Any] | None:
         """Results of the turn's `once` calls; none while recorded turns are played again."""
-        calls = range(self._first_new, self._context.calls_once)
-        self._first_new = max(self._first_new, self._context.calls_once)
+        calls = range(self._first_new, self._handover.calls)
+        self._first_new = max(self._first_new, self._handover.calls)
         return {str(number): self._results[number] for number in calls if number in self._results} or None
 
     async def _within(self, advance: Awaitable[Pause]) -> Pause:

@@ -14,7 +14,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from stream_rl.agents.context import Answer, Observed
+from stream_rl.agents.handover import Answer, Observed
 from stream_rl.envs.base import (
     BaseInteractionEnv,
     EnvSample,

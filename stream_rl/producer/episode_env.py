@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stream_rl.agents.context import Answer, Observed
+from stream_rl.agents.handover import Answer, Observed
 from stream_rl.envs.base import ResumeClass
 from stream_rl.errors import EnvFatalError, EnvInfraError, ModelError, UserError
 from stream_rl.producer.env_session import NOTHING_SAID, Step

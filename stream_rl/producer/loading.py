@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from stream_rl.agents.context import Observed, Surroundings
+from stream_rl.agents.context import Surroundings
+from stream_rl.agents.handover import Observed
 from stream_rl.agents.loading import MULTI_TURN_ENV, SINGLE_TURN, Agents
 from stream_rl.config import Config, EnvironmentConfig, ModelConfig
 from stream_rl.envs.base import EnvSample
@@ -38,6 +39,7 @@ from stream_rl.producer.scoring import Reward, load_reward
 from stream_rl.producer.world_calls import WorldCalls
 from stream_rl.sample import Int32
 from stream_rl.slime.args import slime_args
+from stream_rl.slime.function import function_loop
 from stream_rl.slime.imports import allow_slime_imports
 
 __all__ = ["Rollout", "check_rollout", "load_rollout", "load_vocab_size"]
@@ -134,7 +136,7 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
         chat=chat,
         prompts=open_prompts(config, environment, args, held_out=held_out),
         threads=EnvThreads(config.environment.executor_threads),
-        agents=Agents(config.rollout.agents, agent),
+        agents=Agents(config.rollout.agents, agent, function_loop),
         reward=load_reward(config.environment, chat),
         sampling_params=_sampling_params(config, held_out=held_out),
         processes=processes,
@@ -198,7 +200,7 @@ async def check_rollout(config: Config) -> None:
             _check_agent(rollout, row)
             await _try(rollout, row)
         if config.evaluation.episodes:
-            Agents(config.rollout.agents, _default_agent(config, held_out=True)).find(None)
+            Agents(config.rollout.agents, _default_agent(config, held_out=True), function_loop).find(None)
     finally:
         rollout.close()
     if isinstance(prompts, DatasetPrompts):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stream_rl.agents.context import Answer
+from stream_rl.agents.handover import Answer
 from stream_rl.engine.generation import Generation
 from stream_rl.producer.env_session import Step
 from stream_rl.sample import Int32, Turn

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stream_rl.agents.context import Answer, current_context
+from stream_rl.agents.context import current_context
+from stream_rl.agents.handover import Answer
 from stream_rl.errors import EnvFatalError
 
 __all__ = ["GenerateState", "post"]

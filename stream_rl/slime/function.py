@@ -6,6 +6,7 @@ runs again, and gets the recorded answers.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,7 +18,7 @@ from stream_rl.agents.context import AgentContext
 from stream_rl.errors import AgentLoadError, EnvFatalError
 from stream_rl.slime.types import Sample
 
-__all__ = ["FunctionAgent", "check_signature"]
+__all__ = ["FunctionAgent", "function_loop"]
 
 Function = Callable[[Any, Sample, dict[str, Any]], Awaitable[Any]]
 
@@ -55,10 +56,13 @@ class FunctionAgent(AgentLoop):
             raise EnvFatalError("the rollout function returned other tokens than the model wrote and it observed")
 
 
-def check_signature(name: str, function: Any) -> None:
-    """Raises AgentLoadError when `function` is no `async def generate(args, sample, sampling_params)`."""
-    parameters = list(inspect.signature(function).parameters)
-    if "rollout_id" in parameters:
+def function_loop(name: str, function: Any) -> Callable[[AgentContext], FunctionAgent]:
+    """What makes the loop of one sample from a rollout function that goes by this name.
+
+    Raises:
+        AgentLoadError: it is no `async def generate(args, sample, sampling_params)`.
+    """
+    if "rollout_id" in inspect.signature(function).parameters:
         raise AgentLoadError(
             f"agent loop {name!r} is a function of a whole rollout: give one of a single sample, "
             "async def generate(args, sample, sampling_params)"
@@ -69,3 +73,4 @@ def check_signature(name: str, function: Any) -> None:
         raise AgentLoadError(
             f"agent loop {name!r} must be async def generate(args, sample, sampling_params): {error}"
         ) from error
+    return functools.partial(FunctionAgent, function=function)

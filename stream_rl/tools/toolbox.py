@@ -1,4 +1,7 @@
-"""All tools of an agent in one process: loaded once, MCP servers included, and opened for each trajectory."""
+"""All tools of an agent in one process: loaded once, MCP servers included, and opened for each trajectory.
+
+Nobody closes a toolbox: its connections to MCP servers, and the commands behind them, end with the event loop.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +57,6 @@ class Toolbox:
                     twice = next(name for name in names if names.count(name) > 1)
                     raise ConfigError(f"two tools are called {twice!r}: a class may set another `name`")
             return self._tools
-
-    async def close(self) -> None:
-        """Ends the connections to MCP servers. They end by themselves when the event loop does."""
-        for server in self._servers:
-            await server.close()
 
 
 def load_toolbox(tree: Mapping[str, Any] | None, where: str) -> Toolbox:

@@ -11,6 +11,7 @@ from stream_rl.agents import AgentLoop
 from stream_rl.agents.loading import Agents
 from stream_rl.agents.single_turn import SingleTurnAgent
 from stream_rl.errors import AgentLoadError
+from stream_rl.slime.function import function_loop
 
 MODULE = """
 from stream_rl.agents import AgentLoop
@@ -56,7 +57,7 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agents:
     (tmp_path / "loops_of_slime.py").write_text(MODULE.format(types="slime.utils.types"))
     (tmp_path / "broken_loops.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
-    yield Agents({"mine": "my_loops:Mine"}, "single_turn_agent")
+    yield Agents({"mine": "my_loops:Mine"}, "single_turn_agent", function_loop)
     sys.modules.pop("my_loops", None)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from stream_rl.agents import AgentContext, AgentLoop, Answer, current_context
-from stream_rl.agents.context import Pause, Surroundings
+from stream_rl.agents.context import Surroundings
+from stream_rl.agents.handover import Handover, Pause
 from stream_rl.agents.run import AgentRun
 from stream_rl.envs.base import EnvSample
 from stream_rl.errors import EnvFatalError, EnvInfraError
@@ -23,10 +24,10 @@ async def call(function: Any) -> Any:
     return await answer if asyncio.iscoroutine(answer) else answer
 
 
-def context(results: dict[int, Any] | None = None) -> AgentContext:
+def context(handover: Handover | None = None) -> AgentContext:
     chat = SimpleNamespace(decode=lambda ids, special=False: " ".join(map(str, ids)))
     around = Surroundings(EnvSample("q"), [], SimpleNamespace(), {"temperature": 1.0}, chat, call)  # type: ignore[arg-type]
-    return AgentContext(around, results)
+    return AgentContext(around, handover or Handover())
 
 
 async def drive(run: Any, answers: int = 0, results: dict[int, Any] | None = None) -> tuple[list[Pause], AgentRun]:
@@ -36,8 +37,9 @@ async def drive(run: Any, answers: int = 0, results: dict[int, Any] | None = Non
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
             return await run(self.context)
 
-    mine = context(results)
-    driven = AgentRun(Loop(mine), mine)
+    handover = Handover(results)
+    mine = context(handover)
+    driven = AgentRun(Loop(mine), mine, handover)
     pauses = [await driven.start({})]
     for _ in range(answers):
         pauses.append(await driven.go_on(ANSWER))

@@ -11,7 +11,8 @@ from byte_chat import NO_TOOL_ROLE, SHOWN, TURNS, answer, byte_tokenizer, call, 
 from tool_fixtures import HERE, World, in_place
 
 from stream_rl.agents import AgentContext
-from stream_rl.agents.context import Pause, Surroundings
+from stream_rl.agents.context import Surroundings
+from stream_rl.agents.handover import Handover, Pause
 from stream_rl.agents.run import AgentRun
 from stream_rl.envs.base import EnvSample, ResumeClass, resume_class
 from stream_rl.errors import ConfigError, EnvInfraError, ModelError
@@ -33,9 +34,10 @@ class Played:
         args = SimpleNamespace(tool_agent={"tools": [f"{HERE}:{tool}" for tool in tools], **more})
         sample = EnvSample("How much?", 7)
         messages = ({"role": "user", "content": "How much?"},)
-        self.context = AgentContext(Surroundings(sample, messages, args, {}, chat, in_place), results)
+        handover = Handover(results)
+        self.context = AgentContext(Surroundings(sample, messages, args, {}, chat, in_place), handover)
         self.agent = ToolAgent(self.context)
-        self.run = AgentRun(self.agent, self.context)
+        self.run = AgentRun(self.agent, self.context, handover)
 
     async def start(self) -> Played:
         await self.run.start({"prompt": "How much?"})

@@ -17,7 +17,7 @@ import pytest
 from tool_fixtures import context, settings
 
 from stream_rl.errors import ConfigError, EnvInfraError
-from stream_rl.tools.calls import ToolCall
+from stream_rl.envs.tool_calls import ToolCall
 from stream_rl.tools.session import ToolSession
 from stream_rl.tools.toolbox import Toolbox
 
@@ -27,14 +27,12 @@ STDIO = {"command": [sys.executable, SERVER]}
 
 @contextlib.asynccontextmanager
 async def tools_of(mcp: dict[str, Any], **more: Any) -> AsyncIterator[ToolSession]:
-    toolbox = Toolbox(settings({"mcp": mcp}, **more))
-    session = ToolSession(toolbox, context())
+    session = ToolSession(Toolbox(settings({"mcp": mcp}, **more)), context())
     try:
         await session.open()
         yield session
     finally:
         await session.release()
-        await toolbox.close()
 
 
 async def said(session: ToolSession, tool: str, **arguments: Any) -> str:
@@ -115,9 +113,19 @@ async def test_a_server_for_each_trajectory_keeps_their_states_apart_and_ends_wi
     await first.open()
     await second.open()
     assert [await said(session, "count", by=3) for session in (first, first, second)] == ["3", "6", "3"]
+    assert len(running_servers()) == 3
     await first.release()
     await second.release()
-    await toolbox.close()
+    assert len(running_servers()) == 1, "the one that was asked for its tools stays for the next trajectory"
+
+
+def test_a_server_that_nobody_closes_ends_with_the_event_loop():
+    async def play() -> None:
+        async with tools_of(STDIO) as session:
+            assert await said(session, "count", by=2) == "2"
+        assert len(running_servers()) == 1
+
+    asyncio.run(play())
     assert not running_servers()
 
 

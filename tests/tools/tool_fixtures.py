@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from stream_rl.agents import AgentContext
 from stream_rl.agents.context import Surroundings
+from stream_rl.agents.handover import Handover
 from stream_rl.envs.base import EnvSample
 from stream_rl.errors import ActionError, EnvInfraError
 from stream_rl.tools.settings import ToolAgentSettings
@@ -138,7 +139,7 @@ async def in_place(function: Callable[[], Any]) -> Any:
 def context(results: dict[int, Any] | None = None) -> AgentContext:
     """A context for tools alone: it has no engine."""
     chat = SimpleNamespace(tokenizer=Words())
-    return AgentContext(Surroundings(EnvSample("q", 7), (), SimpleNamespace(), {}, chat, in_place), results)
+    return AgentContext(Surroundings(EnvSample("q", 7), (), SimpleNamespace(), {}, chat, in_place), Handover(results))
 
 
 def settings(*tools: Any, **more: Any) -> ToolAgentSettings:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_rl.tools.calls import PARSERS, ToolCall, Undecodable
+from stream_rl.envs.tool_calls import PARSERS, ToolCall, Undecodable
 
 hermes, llama = PARSERS["hermes"], PARSERS["llama3_json"]
 plain_json = st.recursive(
