@@ -85,6 +85,9 @@ SAMPLES_ENDED = Metric(
 )
 TURNS_COMMITTED = Metric("turns_committed_total", "counter", "Complete turns committed", ("environment",))
 ENV_RETRIES = Metric("env_retries_total", "counter", "Environment calls retried, by cause", ("environment", "cause"))
+CONTROL_TOKENS_READ_AS_TEXT = Metric(
+    "control_tokens_read_as_text_total", "counter", "Prompts and observations that spelt control tokens"
+)
 PARSE_FAILURES = Metric("parse_failures_total", "counter", "Actions the environment could not parse", ("environment",))
 RESUMES = Metric(
     "resumes_total", "counter", "Samples resumed, by how the environment came back", ("environment", "how")

@@ -2,7 +2,8 @@
 
 The ids of a conversation are: the prompt's encoding, then for every turn what the engine generated and, before the next
 generation, the delta that `chat_delta` finds. A delta costs the same at turn 100 as at turn 1: it never sees the
-conversation. Deltas of short observations are remembered, since environments repeat themselves.
+conversation. Deltas of short observations are remembered, since environments repeat themselves. Control tokens that
+content spells are plain text (`chat_content`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -18,7 +19,9 @@ import orjson
 from stream_rl.config import ModelConfig
 from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
-from stream_rl.producer.chat_delta import content_text, find_delta
+from stream_rl.metrics import catalog
+from stream_rl.producer.chat_content import MARK, ControlTokens, control_spellings
+from stream_rl.producer.chat_delta import SENTINEL, content_text, find_delta
 from stream_rl.producer.chat_probe import ProbeReport, probe
 from stream_rl.sample import Int32
 
@@ -30,6 +33,14 @@ __all__ = ["ChatEncoder", "load_chat_encoder"]
 REMEMBERED_DELTAS = 4096
 REMEMBERED_CHARACTERS = 512
 REMEMBERED_TOOL_SETS = 64
+
+
+class _EncodedDelta(NamedTuple):
+    """A delta in ids: the close (None: the rest opens with it), the rest, and whether content spelt control tokens."""
+
+    close: int | None
+    rest: Int32
+    marked: bool
 
 
 class ChatEncoder:
@@ -87,8 +98,11 @@ class ChatEncoder:
     def encode_prompt(self, messages: Sequence[Message]) -> Int32:
         """Ids of a conversation up to the first generation, int32 (p,). Raises ModelError where the template does."""
         _refuse_images(messages)
+        marked = self._control.mark(messages)
+        if marked is not messages:
+            catalog.CONTROL_TOKENS_READ_AS_TEXT.inc()
         try:
-            return self._encode(self.render(messages, True))
+            return self._encode(self.render(marked, True), marked is not messages)
         except Exception as error:  # a template may raise anything
             raise ModelError(f"the chat template of {self.name!r} refuses the prompt: {error}") from error
 
@@ -104,7 +118,9 @@ class ChatEncoder:
         """
         key = orjson.dumps(messages, default=str)
         find = self._remembered if len(key) <= REMEMBERED_CHARACTERS else self._delta_of_json
-        close, rest = find(key)
+        close, rest, marked = find(key)
+        if marked:
+            catalog.CONTROL_TOKENS_READ_AS_TEXT.inc()
         last = int(generated[-1]) if len(generated) else None
         ended = last in self.stop_token_ids
         if close is not None:
@@ -137,22 +153,35 @@ class ChatEncoder:
         arguments = {**self._template_args, "tools": orjson.loads(tools)}
         return ChatEncoder(self._tokenizer, self.stop_token_ids, arguments)
 
-    def _delta_of_json(self, key: bytes) -> tuple[int | None, Int32]:
+    @functools.cached_property
+    def _control(self) -> ControlTokens:
+        user, assistant = {"role": "user", "content": "a"}, {"role": "assistant", "content": SENTINEL}
+        try:
+            rendered = self.render([user, assistant, user], False)
+        except Exception:  # a template may raise anything; `probe` says what that means
+            rendered = ""
+        return ControlTokens({*control_spellings(self._tokenizer, rendered), *self._stops})
+
+    def _delta_of_json(self, key: bytes) -> _EncodedDelta:
         messages: list[Message] = orjson.loads(key)
         _refuse_images(messages)
-        close, text = find_delta(self.render, self._stops, messages)
-        rest = self._encode(text)
+        shown = self._control.mark(messages)
+        marked = shown is not messages
+        close, text = find_delta(self.render, self._stops, shown)
+        rest = self._encode(text, marked)
         if close is None:
             if not len(rest) or int(rest[0]) not in self.stop_token_ids:
                 raise ModelError(f"the chat template of {self.name!r} has no stop token between the turns")
-            return None, rest
-        closed = self._encode(close + text)
+            return _EncodedDelta(None, rest, marked)
+        closed = self._encode(close + text, marked)
         if len(closed) != len(rest) + 1 or not np.array_equal(closed[1:], rest):
             raise ModelError(f"the chat template of {self.name!r} closes turns with {close!r}, which is not one token")
-        return int(closed[0]), rest
+        return _EncodedDelta(int(closed[0]), rest, marked)
 
-    def _encode(self, text: str) -> Int32:
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+    def _encode(self, text: str, marked: bool) -> Int32:
+        pieces = text.split(MARK) if marked else [text]
+        ids = [token for piece in pieces for token in self._tokenizer.encode(piece, add_special_tokens=False)]
+        return np.array(ids, np.int32)
 
 
 def load_chat_encoder(config: ModelConfig) -> ChatEncoder:

@@ -154,7 +154,7 @@ class TestDelta:
         for _ in range(50):
             chat.encode_observation([user("higher")], np.array([42], np.int32))
 
-        assert len(rendered) == 2
+        assert len(rendered) == 3, "the delta's two, and one to know the template's control tokens"
         assert max(len(messages) for messages, _ in rendered) == 3
 
     @pytest.mark.parametrize(
