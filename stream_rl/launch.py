@@ -65,7 +65,8 @@ def train(config: Config, *, resume: bool, progress: Progress) -> dict[str, Any]
     try:
         _make_folder(config.folder)
         with run_lock(config.folder):
-            (config.folder / "config.yaml").write_text(config.dump())
+            if not resume:
+                _write_settings(config)
             _log_to(config.folder / "logs" / "supervisor.log")
             return asyncio.run(_run(config, resume, progress))
     finally:
@@ -80,10 +81,15 @@ def _make_folder(folder: Path) -> None:
         raise ConfigError(f"run={folder} cannot be made ({error.strerror}): name another folder") from error
 
 
+def _write_settings(config: Config) -> None:
+    (config.folder / "config.yaml").write_text(config.dump())
+
+
 async def _run(config: Config, resume: bool, progress: Progress) -> dict[str, Any]:
     with _buffer_server(config) as (server, url):
         async with await TrajectoryBuffer.of(config, url) as buffer:
             await buffer.settle_prompts(await asyncio.to_thread(prompt_basis, config))
+            _write_settings(config)  # of a resumed run: only now is it known not to be refused
             supervisor = Supervisor(config, buffer, server, RayProcesses(config, url), progress)
             return await supervisor.run(url, resume=resume)
 

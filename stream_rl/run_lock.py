@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stream_rl.errors import ConfigError
 
-__all__ = ["run_lock"]
+__all__ = ["is_locked", "run_lock"]
 
 FILE = "lock"
 
@@ -32,3 +32,18 @@ def run_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process of this machine holds the run in `folder` now."""
+    try:
+        descriptor = os.open(folder / FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

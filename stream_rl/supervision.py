@@ -26,7 +26,6 @@ from stream_rl.buffer import EmbeddedServer, ProcessRecord, RunRules, Trajectory
 from stream_rl.buffer.records import RecoveryKind
 from stream_rl.config import Config
 from stream_rl.errors import NoTrainableBatch, ProcessDied, RepeatedDeaths, StreamRLError, UserError
-from stream_rl.metrics import catalog
 from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.recording import Progress, RunRecorder
 
@@ -99,6 +98,8 @@ class Supervisor:
         self._recorder = RunRecorder(config, buffer, progress)
         self._draining: asyncio.Task[None] | None = None
         self._ending = False
+        self._interrupted = False
+        self._evaluating: asyncio.Task[float] | None = None
         self._eval_reward: float | None = None
 
     async def run(self, buffer_url: str, *, resume: bool) -> dict[str, Any]:
@@ -168,7 +169,6 @@ class Supervisor:
                 self._progress.say(f"{name} died, bringing it back: {cause}")
                 self._deaths.spend(kind, self._recorder.ledger_steps, cause)
                 await self._buffer.count_recovery(kind)
-                catalog.RECOVERIES.inc(process=kind)
 
     async def _redis(self) -> None:
         """Watches the embedded server. It is up again before its death is told, since deaths are counted in it."""
@@ -221,16 +221,27 @@ class Supervisor:
 
     async def _evaluate(self) -> None:
         self._progress.say(f"evaluating {self._config.evaluation.episodes} held-out episodes")
+        evaluating = self._evaluating = asyncio.ensure_future(self._processes.evaluation())
         try:
-            self._eval_reward = await self._processes.evaluation()
+            await asyncio.wait([evaluating])
+        finally:
+            evaluating.cancel()
+        if evaluating.cancelled():
+            return
+        try:
+            self._eval_reward = evaluating.result()
         except StreamRLError as error:
             logger.error("the evaluation failed", exc_info=error)
             self._progress.say(f"the evaluation failed, the training stands: {error}")
 
     def _interrupt(self) -> None:
-        if self._draining is not None:
+        if self._interrupted:
             raise KeyboardInterrupt
-        self._ending = True
+        self._interrupted = self._ending = True
+        if self._evaluating is not None:
+            self._progress.say("leaving out the evaluation, the training stands (again: stop at once)")
+            self._evaluating.cancel()
+            return
         self._progress.say("draining: committing open turns and writing a checkpoint (again: stop at once)")
         self._draining = asyncio.ensure_future(self._buffer.drain_run())
 

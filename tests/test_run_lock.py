@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stream_rl.errors import ConfigError
-from stream_rl.run_lock import run_lock
+from stream_rl.run_lock import is_locked, run_lock
 
 HOLDER = """
 import pathlib, sys, time
@@ -26,6 +26,13 @@ def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path: Path) -> N
         pass
     with run_lock(tmp_path):
         pass
+
+
+def test_it_shows_whether_it_is_held(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path)
+    with run_lock(tmp_path):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:

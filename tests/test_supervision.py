@@ -145,3 +145,16 @@ async def test_a_process_that_cannot_be_kept_alive_ends_the_run(config: Config) 
 async def test_what_a_user_did_wrong_ends_the_run_at_once(config: Config) -> None:
     with pytest.raises(ConfigError, match="no such thing"):
         await supervise(config, ScriptedProcesses(0, ConfigError("no such thing")), Lines())
+
+
+async def test_an_interrupt_leaves_out_the_evaluation_and_the_run_is_finished(config: Config) -> None:
+    processes, lines = ScriptedProcesses(deaths=0), Lines()
+
+    async def evaluation() -> float:
+        os.kill(os.getpid(), signal.SIGINT)
+        return await asyncio.Event().wait() or 0.0
+
+    processes.evaluation = evaluation  # type: ignore[method-assign]
+    summary = await supervise(config, processes, lines)
+    assert (summary["finished"], summary["eval_reward"]) == (True, None)
+    assert "leaving out the evaluation, the training stands (again: stop at once)" in lines.said

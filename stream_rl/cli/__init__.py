@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -25,6 +27,7 @@ from stream_rl.cli import (
     status,
     train,
 )
+from stream_rl.cli import set as live_set
 from stream_rl.errors import StreamRLError, UserError
 
 __all__ = ["main"]
@@ -40,9 +43,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+@app.callback()
+def _program(
+    shown: Annotated[bool, typer.Option("--version", is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    if shown:
+        typer.echo(version("stream_rl"))
+        raise typer.Exit
+
+
 app.command("train", epilog=train.EXAMPLES, rich_help_panel=RUN)(train.train)
 app.command("make-model", epilog=make_model.EXAMPLES, rich_help_panel=RUN)(make_model.make_model)
 app.add_typer(buffer.app, name="buffer", rich_help_panel=RUN)
+app.command("set", epilog=live_set.EXAMPLES, rich_help_panel=RUN)(live_set.set_live)
 app.command("status", epilog=status.EXAMPLES, rich_help_panel=LOOK)(status.status)
 app.command("report", epilog=report.EXAMPLES, rich_help_panel=LOOK)(report.report)
 app.command("inspect", epilog=inspect.EXAMPLES, rich_help_panel=LOOK)(inspect.inspect)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from stream_rl.cli.durability import Finding, examine
 from stream_rl.config import BufferConfig
+from stream_rl.errors import BufferUnavailable, ConfigError
 
 EXAMPLES = """Examples:
 
@@ -68,5 +69,8 @@ def line(finding: Finding) -> Text:
 async def _facts(url: str, password: str | None) -> dict[str, str]:
     from stream_rl.buffer import TrajectoryBuffer  # noqa: PLC0415 - slow to import, and --help needs none of it
 
-    async with await TrajectoryBuffer.connect(url, "check", password=password, timeout=SECONDS_TO_ANSWER) as buffer:
-        return await buffer.server_facts()
+    try:
+        async with await TrajectoryBuffer.connect(url, "check", password=password, timeout=SECONDS_TO_ANSWER) as buffer:
+            return await buffer.server_facts()
+    except BufferUnavailable as error:  # not exit code 1: that says what a server promises
+        raise ConfigError(str(error)) from error

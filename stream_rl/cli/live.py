@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stream_rl.config import Config
 from stream_rl.errors import BufferUnavailable, ConfigError
 from stream_rl.metrics.announcement import RunAnnouncement
-from stream_rl.run_lock import run_lock
+from stream_rl.run_lock import is_locked, run_lock
 
 if TYPE_CHECKING:
     from stream_rl.buffer import TrajectoryBuffer
@@ -85,9 +85,12 @@ async def held_buffer(folder: Path, config: Config) -> AsyncIterator[TrajectoryB
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether a supervisor runs the run in `folder` on this machine."""
+    """Whether a supervisor runs the run in `folder` on this machine.
+
+    Its process id alone says little, another process may have it by now; a look at a stopped run holds the lock too.
+    """
     announcement = RunAnnouncement.read(folder)
-    return announcement is not None and announcement.alive
+    return announcement is not None and announcement.alive and is_locked(folder)
 
 
 @contextlib.contextmanager

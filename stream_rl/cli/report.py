@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from stream_rl.cli.live import load_run, running_buffer
+from stream_rl.cli.live import is_alive, load_run, running_buffer
 from stream_rl.errors import ConfigError
 from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.metrics.report import write_report
@@ -36,7 +36,7 @@ async def _live_facts(folder: Path) -> RunFacts | None:
     """What the buffer of a live run knows; None once the run is over, whose summary.json is then final."""
     config = load_run(folder)
     announcement = RunAnnouncement.read(folder)
-    if announcement is None or not announcement.alive:
+    if announcement is None or not is_alive(folder):
         return None
     async with running_buffer(folder, config) as buffer:
         if buffer is None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from stream_rl.cli.live import load_run, running_buffer
+from stream_rl.cli.live import is_alive, load_run, running_buffer
 from stream_rl.cli.tables import live_view, still_view
 from stream_rl.config import Config
 from stream_rl.errors import BufferUnavailable, ConfigError
@@ -18,7 +18,7 @@ from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.metrics.run_folder import read_summary, surviving_steps
 
 if TYPE_CHECKING:
-    from stream_rl.buffer import RunSnapshot
+    from stream_rl.buffer import RunSnapshot, SettingChange
 
 EXAMPLES = """Examples:
 
@@ -48,19 +48,20 @@ async def view(folder: Path, config: Config) -> tuple[RenderableType, bool]:
     """What the status shows now, and whether the run is supervised."""
     steps = surviving_steps(folder)
     announcement = RunAnnouncement.read(folder)
-    supervised = announcement is not None and announcement.alive
-    snapshot = await _snapshot(folder, config)
-    if snapshot is None or announcement is None:
+    supervised = is_alive(folder)
+    looked = await _look(folder, config)
+    if looked is None or announcement is None:
         return still_view(config, read_summary(folder), steps, supervised), supervised
-    return live_view(config, snapshot, steps, announcement.metrics_url if supervised else None), supervised
+    snapshot, changes = looked
+    return live_view(config, snapshot, steps, announcement.metrics_url if supervised else None, changes), supervised
 
 
-async def _snapshot(folder: Path, config: Config) -> RunSnapshot | None:
+async def _look(folder: Path, config: Config) -> tuple[RunSnapshot, list[SettingChange]] | None:
     async with running_buffer(folder, config) as buffer:
         if buffer is None:
             return None
         try:
-            return await buffer.snapshot()
+            return await buffer.snapshot(), await buffer.setting_changes()
         except (BufferUnavailable, ConfigError):  # Redis is being restarted, or the run is not opened yet
             return None
 

@@ -53,6 +53,7 @@ def train(
     from stream_rl.launch import train as launch  # noqa: PLC0415 - imports Ray
 
     with TrainingProgress(config, console) as progress:
+        progress.say(f"starting {config.run}: each process writes its log into {config.folder / 'logs'}")
         summary = launch(config, resume=resume, progress=progress)
     _conclude(console, config, summary)
 

@@ -51,7 +51,7 @@ class RunAnnouncement:
 
     @property
     def alive(self) -> bool:
-        """Whether the supervisor still runs; only meaningful on the machine that it runs on."""
+        """Whether a process of its id exists; only meaningful on the machine that it runs on."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:

@@ -19,13 +19,13 @@ SECONDS_FOR_HUB = 5.0
 
 
 def check_model(config: Config) -> None:
-    """There must be a whole model with positions for rollout.max_context_len. Raises ModelError, ConfigError."""
+    """There must be a whole model with positions for rollout.max_context_len, and the reference that the loss asks for.
+
+    Raises:
+        ModelError, ConfigError: there is not.
+    """
     path = config.model.path
-    _check_exists(path)
-    try:
-        model = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"model.path={path!r} holds no model that loads: {_first_line(error)}") from error
+    model = _load_config("model.path", path)
     positions = getattr(model.get_text_config(), "max_position_embeddings", None)
     if positions is not None and config.rollout.max_context_len > positions:
         raise ConfigError(
@@ -34,6 +34,16 @@ def check_model(config: Config) -> None:
         )
     if Path(path).is_dir():
         check_weights(Path(path), model)
+    if (reference := config.trainer.reference_path) is not None:
+        _load_config("trainer.reference_path", reference)
+
+
+def _load_config(setting: str, path: str) -> PretrainedConfig:
+    _check_exists(setting, path)
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{setting}={path!r} holds no model that loads: {_first_line(error)}") from error
 
 
 def check_weights(folder: Path, config: PretrainedConfig) -> None:
@@ -66,7 +76,7 @@ def _shapes(folder: Path, config: PretrainedConfig) -> dict[str, tuple[int, ...]
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
 
 
-def _check_exists(path: str) -> None:
+def _check_exists(setting: str, path: str) -> None:
     """Answers within seconds where transformers would first try an unreachable hub again and again."""
     if Path(path).is_dir():
         return
@@ -75,7 +85,7 @@ def _check_exists(path: str) -> None:
             HfApi().model_info(path, timeout=SECONDS_FOR_HUB)
     except (OSError, ValueError, httpx.HTTPError) as error:
         raise ModelError(
-            f"model.path={path!r} is no folder, and the Hugging Face hub does not give it ({_first_line(error)}): "
+            f"{setting}={path!r} is no folder, and the Hugging Face hub does not give it ({_first_line(error)}): "
             "name a model's folder, or write a small one with `stream-rl make-model`"
         ) from error
 

@@ -16,6 +16,7 @@ from stream_rl.producer.prompts import prompt_basis
 __all__ = ["check_engines", "check_redis", "check_serves"]
 
 SECONDS = 5.0
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 async def check_redis(config: Config, resume: bool) -> None:
@@ -49,11 +50,12 @@ async def check_redis(config: Config, resume: bool) -> None:
 
 
 async def check_engines(config: Config) -> None:
-    """The servers of engine.urls must answer, each once, and serve this model. Raises ConfigError."""
+    """The router and the servers of engine.urls must answer, each once, and serve this model. Raises ConfigError."""
     urls = config.engine.urls
+    if (router := config.engine.router_url) is not None:
+        await _check_router(router)
     for url in urls:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise ConfigError(f"engine.urls names {url!r}: write it like http://host:30000")
+        _check_address("engine.urls", url)
         if urls.count(url) > 1:
             raise ConfigError(f"engine.urls names {url!r} twice: leave one out")
         try:
@@ -64,6 +66,25 @@ async def check_engines(config: Config) -> None:
                 f"engine.urls names {url!r}, where no SGLang server answers ({error}): start it, or leave it out"
             ) from error
         check_serves(config, url, info)
+
+
+def _check_address(setting: str, url: str) -> None:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ConfigError(f"{setting} names {url!r}: write it like http://host:30000")
+
+
+async def _check_router(url: str) -> None:
+    """Only that something listens: a router says that it is not ready as long as no engine stands behind it."""
+    _check_address("engine.router_url", url)
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(SECONDS):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme])
+    except OSError as error:  # TimeoutError is one
+        raise ConfigError(
+            f"engine.router_url names {url!r}, where nothing answers ({error or 'timeout'}): start it, or leave it out"
+        ) from error
+    writer.close()
 
 
 def check_serves(config: Config, url: str, info: ServerInfo) -> None:

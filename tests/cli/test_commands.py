@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import orjson
@@ -20,6 +22,7 @@ from stream_rl.cli.tables import rewards_line, summary_table
 from stream_rl.config import Config
 from stream_rl.errors import RepeatedDeaths
 from stream_rl.metrics.announcement import RunAnnouncement
+from stream_rl.run_lock import run_lock
 from stream_rl.sample import WeightVersion
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -79,6 +82,10 @@ def test_every_setting_says_what_it_does(stream_rl: StreamRL) -> None:
     rows = [line for line in stream_rl("settings").out.splitlines() if line.startswith("| `")]
     assert len(rows) > 50
     assert all(row.split(" | ")[-1].strip(" |") for row in rows)
+
+
+def test_it_says_its_version(stream_rl: StreamRL) -> None:
+    assert stream_rl("--version").out == f"{version('stream_rl')}\n"
 
 
 def test_make_model_writes_a_model(stream_rl: StreamRL, tmp_path: Path) -> None:
@@ -150,11 +157,19 @@ async def open_run(config: Config, url: str) -> None:
         await buffer.count_recovery("trainer")
 
 
-@pytest.mark.parametrize(("pid", "state"), [(os.getpid(), "running"), (NO_PROCESS, "its supervisor is gone")])
-async def test_status_of_a_live_run(run: Config, redis_url: str, pid: int, state: str) -> None:
+@pytest.mark.parametrize(
+    ("pid", "locked", "state"),
+    [
+        (os.getpid(), True, "running"),
+        (os.getpid(), False, "its supervisor is gone"),  # another process has its number by now
+        (NO_PROCESS, True, "its supervisor is gone"),  # a look at the stopped run
+    ],
+)
+async def test_status_of_a_live_run(run: Config, redis_url: str, pid: int, state: str, *, locked: bool) -> None:
     announce(run, redis_url, pid)
     await open_run(run, redis_url)
-    shown, supervised = await view(run.folder, run)
+    with run_lock(run.folder) if locked else contextlib.nullcontext():
+        shown, supervised = await view(run.folder, run)
     text = text_of(shown)
     assert supervised == (state == "running")
     for expected in (state, "step 0 of 100", "4.1", "serving", "producer-0", "http://127.0.0.1:9/m", "max_staleness"):
@@ -163,7 +178,8 @@ async def test_status_of_a_live_run(run: Config, redis_url: str, pid: int, state
 
 async def test_status_before_the_run_is_opened(run: Config, redis_url: str) -> None:
     announce(run, redis_url, os.getpid())
-    shown, supervised = await view(run.folder, run)
+    with run_lock(run.folder):
+        shown, supervised = await view(run.folder, run)
     assert supervised
     assert "starting" in text_of(shown)
 
@@ -171,7 +187,8 @@ async def test_status_before_the_run_is_opened(run: Config, redis_url: str) -> N
 def test_report_of_a_live_run_asks_the_buffer(stream_rl: StreamRL, run: Config, redis_url: str) -> None:
     announce(run, redis_url, os.getpid())
     asyncio.run(open_run(run, redis_url))
-    assert stream_rl("report", run.folder).code == 0
+    with run_lock(run.folder):
+        assert stream_rl("report", run.folder).code == 0
     summary = orjson.loads((run.folder / "summary.json").read_bytes())
     assert summary["recoveries"]["trainer"] == 1
     assert summary["wall_seconds"] > 0
@@ -186,7 +203,8 @@ def test_report_of_an_ended_run_leaves_its_summary(stream_rl: StreamRL, run: Con
 
 async def test_status_outlives_a_buffer_that_is_away(run: Config, tmp_path: Path) -> None:
     announce(run, f"unix://{tmp_path / 'absent.sock'}", os.getpid())
-    shown, supervised = await view(run.folder, run)
+    with run_lock(run.folder):
+        shown, supervised = await view(run.folder, run)
     assert supervised
     assert "its buffer does not answer" in text_of(shown)
 

@@ -94,6 +94,7 @@ def test_a_server_with_a_password(
     stream_rl: StreamRL, plain_valkey: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = plain_valkey("--requirepass", "right", "--appendonly", "yes")
+    assert stream_rl("buffer", "check", "redis://127.0.0.1:1").code == 2
     assert "refused the login" in stream_rl("buffer", "check", url).err
     monkeypatch.setenv("OTHER", "right")
     assert stream_rl("buffer", "check", url, "--password-env", "OTHER").code == 0

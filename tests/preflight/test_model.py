@@ -66,3 +66,9 @@ def test_weights_of_another_model(config: Make, model: Path, changed: dict[str, 
 def test_a_configuration_of_no_such_model(config: Make, model: Path, content: str, message: str) -> None:
     (model / "config.json").write_text(content)
     assert refusal(config, model).startswith(message)
+
+
+def test_a_reference_that_is_nowhere(config: Make, model: Path) -> None:
+    settings = {"path": str(model)}
+    with pytest.raises(ModelError, match=r"trainer\.reference_path='nowhere' is no folder"):
+        check_model(config(model=settings, trainer={"reference_path": "nowhere", "kl_coefficient": 0.1}))

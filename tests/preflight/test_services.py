@@ -115,3 +115,17 @@ async def test_an_engine_that_is_no_address(config: Make, url: str) -> None:
 async def test_an_engine_that_is_not_there(config: Make, url: str) -> None:
     with pytest.raises(ConfigError, match=r"where no SGLang server answers .*: start it, or leave it out"):
         await check_engines(config(engine={"urls": [url]}))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("localhost", "engine.router_url names 'localhost': write it like"),
+        ("http://127.0.0.1:1", "engine.router_url names 'http://127.0.0.1:1', where nothing answers"),
+    ],
+)
+async def test_a_router_that_is_not_there(config: Make, url: str, message: str) -> None:
+    async with FakeEngineServer(EMPTY, vocab_size=32) as server:
+        with pytest.raises(ConfigError, match=message):
+            await check_engines(config(engine={"router_url": url, "urls": [server.url]}))
+        await check_engines(config(engine={"router_url": server.url, "urls": [server.url]}))
