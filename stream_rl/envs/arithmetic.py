@@ -11,6 +11,8 @@ from typing import Any
 
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
 
+__all__ = ["Arithmetic", "build_env", "prompt"]
+
 
 def prompt(seed: int, index: int, _args: Any = None) -> dict[str, Any]:
     """The question with this index; the label is the sum."""

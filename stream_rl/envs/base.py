@@ -20,6 +20,20 @@ from typing import Any, TypeGuard
 
 from stream_rl.errors import ActionError
 
+__all__ = [
+    "BaseInteractionEnv",
+    "EnvSample",
+    "Info",
+    "Message",
+    "Observation",
+    "ResumeClass",
+    "format_observation",
+    "is_empty",
+    "is_finite",
+    "mistakes_are_answers",
+    "resume_class",
+]
+
 Observation = Mapping[str, Any]
 Info = Mapping[str, Any]
 Message = Mapping[str, Any]

@@ -15,6 +15,8 @@ from typing import Any
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
 from stream_rl.errors import ActionError
 
+__all__ = ["GuessNumber", "build_env", "prompt"]
+
 LOWEST, HIGHEST = 1, 8
 FORMAT_REWARD = 0.1
 INVALID = "invalid"

@@ -18,6 +18,8 @@ from typing import Any
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
 from stream_rl.errors import ActionError, EnvironmentLoadError
 
+__all__ = ["ToyText", "build_env", "plain", "prompt"]
+
 ACTIONS = {
     "FrozenLake": ("left", "down", "right", "up"),
     "CliffWalking": ("up", "right", "down", "left"),

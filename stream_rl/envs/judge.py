@@ -29,6 +29,8 @@ from stream_rl.envs.judge_client import EndpointSettings, JudgeClient, Unanswere
 from stream_rl.envs.loading import EnvironmentModule, load_environment
 from stream_rl.errors import ActionError, ConfigError, EnvironmentLoadError
 
+__all__ = ["JudgeSettings", "Judged", "build_env", "prompt"]
+
 Stepped = tuple[Observation, bool, Info]
 
 QUESTION = """Task:

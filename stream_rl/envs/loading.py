@@ -16,7 +16,17 @@ from stream_rl.envs.base import format_observation
 from stream_rl.errors import EnvironmentLoadError
 from stream_rl.suggestion import did_you_mean
 
-SHIPPED = ("arithmetic", "guess_number", "gymnasium", "judge", "reasoning_gym", "textarena")
+__all__ = [
+    "SHIPPED",
+    "SLIME_HINT",
+    "EnvironmentModule",
+    "PromptGenerator",
+    "is_module",
+    "load_environment",
+    "wants_slime",
+]
+
+SHIPPED = ("arithmetic", "guess_number", "gymnasium", "judge", "reasoning_gym", "tau2", "textarena")
 
 SLIME_HINT = "environment.slime_imports=true offers what docs/slime.md lists"
 

@@ -19,6 +19,8 @@ import orjson
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
 from stream_rl.errors import ActionError, EnvironmentLoadError
 
+__all__ = ["ReasoningGym", "build_env", "prompt"]
+
 SOLVED = 0.999
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _DATASET_SIZE = 1_000_000

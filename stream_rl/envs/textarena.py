@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
 from stream_rl.errors import EnvironmentLoadError
 
+__all__ = ["TextArena", "build_env", "prompt"]
+
 Result = TypeVar("Result")
 
 _TURN = threading.Lock()

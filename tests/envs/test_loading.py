@@ -29,7 +29,7 @@ def test_a_module_path_loads_and_its_last_part_is_the_name(tmp_path, monkeypatch
     ("path", "hint"),
     [
         ("gues_number", "did you mean 'guess_number'"),
-        ("nowhere.at.all", "one that ships: arithmetic, guess_number, gymnasium, judge, reasoning_gym, textarena"),
+        ("nowhere.at.all", f"one that ships: {', '.join(SHIPPED)}"),
         ("", "one that ships"),
         ("json", r"has no build_env\(sample=None, args=None, \*\*_\)"),
     ],
