@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 
 from stream_rl.buffer import EngineRecord, TrajectoryBuffer
-from stream_rl.consumer.transport import Transport
+from stream_rl.consumer.transport import WeightTransport
 from stream_rl.engine.publish import WeightPublisher
 from stream_rl.metrics import catalog
 from stream_rl.sample import WeightVersion
@@ -33,7 +33,7 @@ class Publication:
     """
 
     def __init__(
-        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, publisher: WeightPublisher, transport: Transport
+        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, publisher: WeightPublisher, transport: WeightTransport
     ) -> None:
         self._runner = runner
         self._buffer = buffer

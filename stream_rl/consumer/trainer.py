@@ -38,7 +38,7 @@ from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
 from stream_rl.consumer.step_record import PARTS, SAMPLE_COLUMNS, observe_step, sample_rows, step_record
-from stream_rl.consumer.transport import DiskTransport, GroupTransport, Transport
+from stream_rl.consumer.transport import DiskTransport, GroupTransport, WeightTransport
 from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import WeightFolders
 from stream_rl.engine.publish import WeightPublisher
@@ -193,7 +193,7 @@ def _assemble(
     policy = load_policy(config.model, device)
     dtype = getattr(torch, config.model.dtype)
     folders = WeightFolders(config.folder / "weights", policy, dtype, config.model.path)
-    transport: Transport = DiskTransport(folders, publisher)
+    transport: WeightTransport = DiskTransport(folders, publisher)
     if config.engine.weight_transfer == "distributed":
         # Engines of ours are on this machine; others may be anywhere, and reach it by its name.
         address = socket.getfqdn() if config.engine.urls else "127.0.0.1"

@@ -18,8 +18,10 @@ from stream_rl.engine.publish import EngineUpdate, WeightPublisher
 from stream_rl.engine.publish_group import GroupPublisher
 from stream_rl.sample import WeightVersion
 
+__all__ = ["DiskTransport", "GroupTransport", "WeightTransport"]
 
-class Transport(Protocol):
+
+class WeightTransport(Protocol):
     """A way for weights to reach engines. Every rank has one; only rank 0's sends."""
 
     def prepare(self, version: WeightVersion) -> None:
