@@ -45,7 +45,15 @@ class TrainerConfig(Settings):
     mini_batches: int = Field(1, gt=0)
     """Optimizer updates per step; the step's groups are divided among them."""
     max_tokens_per_micro_batch: int = Field(16384, gt=0)
-    """Padded tokens that one forward pass holds: memory against speed."""
+    """Tokens that one forward pass holds, padding included: memory against speed."""
+    packing: bool = True
+    """Samples share a row without padding, each attending to itself; false, or a model that cannot: a row each."""
+    replicas: int = Field(1, gt=0)
+    """Copies of the sharded model; `world_size` / `replicas` neighbouring ranks share one. One per node on many."""
+    activation_checkpointing: bool = False
+    """Keep only what goes into each transformer block, and compute the rest anew in the backward pass."""
+    frozen: list[str] = Field(default_factory=list)
+    """Weights that are not trained: patterns of their names, as `model.visual.*`."""
     advantage: AdvantageKind = "grpo"
     """How a sample is compared with its siblings: in standard deviations, as it is, or with the others' mean."""
     turn_discount: float | None = Field(None, ge=0, le=1)
@@ -100,6 +108,8 @@ class TrainerConfig(Settings):
         return self
 
     def _optimizer_faults(self) -> Iterator[str]:
+        if self.world_size % self.replicas:
+            yield f"world_size={self.world_size} ranks cannot be divided into replicas={self.replicas}"
         falls = self.learning_rate_schedule != "constant"
         if self.final_learning_rate_share and not falls:
             yield "final_learning_rate_share needs learning_rate_schedule=linear or cosine"

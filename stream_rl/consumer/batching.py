@@ -1,24 +1,24 @@
-"""From groups to tensors: which rank trains what, which samples share a forward pass, which tokens carry loss.
+"""From groups to flat arrays: which rank trains what, and which tokens carry loss.
 
-    groups of a step ─► mini-batches (by position) ─► ranks (by tokens) ─► micro-batches (by length)
+    groups of a step ─► mini-batches (by position) ─► ranks (by tokens) ─► micro-batches (micro_batch.py)
 
-Invariants: the mini-batch of a group depends on its place in the ledger entry alone, never on the rank layout; every
-rank runs the same number of micro-batches; only fresh generated tokens are selected: nothing else can carry loss.
+Invariants: the mini-batch of a group depends on its place in the ledger entry alone, never on the rank layout; only
+fresh generated tokens are selected: nothing else can carry loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from stream_rl.consumer.vision import Shown
 from stream_rl.sample import OBSERVATION_STEP, Group, Sample
 from stream_rl.scheduling import loss_mask
+from stream_rl.staleness import token_lags
 
 T = TypeVar("T")
 Ints = NDArray[np.int64]
@@ -44,6 +44,7 @@ class Samples:
     temperatures       float32 (n,)
     rewards            float64 (n,)   whole groups of `group_size` siblings, one after the other
     turn_rewards       float64 (n, turns)  each turn's own, 0.0 where a sample has fewer
+    images             what the samples show, for a model that sees
     """
 
     tokens: Ints
@@ -57,43 +58,12 @@ class Samples:
     rewards: NDArray[np.float64]
     turn_rewards: NDArray[np.float64]
     group_size: int
+    images: Shown | None = None
 
     def loss_counts(self) -> tuple[int, int, int]:
         """Tokens that carry loss, samples with such tokens, samples."""
         trained = per_sample(np.add, self.carries_loss.astype(np.int64), self.lengths)
         return int(trained.sum()), int((trained > 0).sum()), len(trained)
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """One forward pass: b right-padded rows of l tokens, k of which carry loss.
-
-    tokens             int64 (b, l)
-    predictors         int64 (k,)     places in the flat (b * l) hidden states that predict the targets
-    targets            int64 (k,)
-    rollout_log_probs  float32 (k,)
-    advantages         float32 (k,)
-    temperatures       float32 (k,)
-    rows               int64 (k,)     the row that the token is in: its sequence
-    row_counts         float32 (b,)   how many of the k tokens are in each row
-    buckets            int64 (k,)     the token's lag, as a place in LAG_BUCKETS
-    places             int64 (k,)     the token's place in the flat arrays of its `Samples`
-    """
-
-    tokens: Tensor
-    predictors: Tensor
-    targets: Tensor
-    rollout_log_probs: Tensor
-    advantages: Tensor
-    temperatures: Tensor
-    rows: Tensor
-    row_counts: Tensor
-    buckets: Tensor
-    places: Tensor
-
-    def to(self, device: torch.device) -> MicroBatch:
-        """The same on another device."""
-        return MicroBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
 def mini_batch_groups(groups: Sequence[T], mini_batches: int) -> list[tuple[T, ...]]:
@@ -115,24 +85,6 @@ def share(weights: Sequence[int], ranks: int) -> list[int]:
     return owners
 
 
-def plan_micro_batches(lengths: Ints, max_tokens: int) -> list[Ints]:
-    """Divides samples into forward passes of at most `max_tokens` padded tokens, longest first.
-
-    Neighbours in length share a pass, which keeps padding small. A sample longer than `max_tokens` gets its own pass.
-
-    Returns:
-        Indices into `lengths`, one array per pass.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    passes: list[Ints] = []
-    start = 0
-    while start < len(order):
-        rows = max(1, max_tokens // int(lengths[order[start]]))
-        passes.append(order[start : start + rows])
-        start += rows
-    return passes
-
-
 def flatten(groups: Sequence[Group], *, trainer_version: int, max_staleness: int) -> Samples:
     """Joins the samples of groups into flat arrays.
 
@@ -151,7 +103,7 @@ def flatten(groups: Sequence[Group], *, trainer_version: int, max_staleness: int
         tokens=_join([sample.tokens for sample in samples], np.int64),
         lengths=lengths,
         generated=generated,
-        lags=np.where(generated, trainer_version - versions, 0).astype(np.int32),
+        lags=token_lags(versions, trainer_version),
         carries_loss=loss_mask(versions, trainer_version, max_staleness),
         rollout_log_probs=_behind_prompts(prompts, [sample.rollout_log_probs for sample in samples], 0.0, np.float32),
         turns=turns,
@@ -176,45 +128,9 @@ def per_sample(reduce: np.ufunc, values: NDArray[Any], lengths: Ints) -> NDArray
     return reduced
 
 
-def micro_batches(samples: Samples, advantages: NDArray[np.float32], max_tokens: int) -> list[MicroBatch]:
-    """The forward passes for one rank's samples of one mini-batch; `advantages` float32 (t,) are by token."""
-    starts = np.cumsum(samples.lengths) - samples.lengths
-    return [_pad(samples, advantages, starts, rows) for rows in plan_micro_batches(samples.lengths, max_tokens)]
-
-
-def empty_micro_batch() -> MicroBatch:
-    """A pass of one token without loss: keeps a rank in step with ranks that have more to do."""
-    none, real = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
-    return MicroBatch(
-        tokens=torch.zeros(1, 1, dtype=torch.int64), predictors=none, targets=none, rollout_log_probs=real,
-        advantages=real, temperatures=real, rows=none, row_counts=torch.zeros(1), buckets=none, places=none,
-    )  # fmt: skip
-
-
-def _pad(samples: Samples, advantages: NDArray[np.float32], starts: Ints, rows: Ints) -> MicroBatch:
-    lengths = samples.lengths[rows]
-    width = int(lengths.max())
-    row_of = np.repeat(np.arange(len(rows)), lengths)
-    column_of = np.arange(len(row_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    source = np.repeat(starts[rows], lengths) + column_of
-    tokens = np.zeros((len(rows), width), np.int64)
-    tokens[row_of, column_of] = samples.tokens[source]
-    trained = samples.carries_loss[source]
-    row, column, place = row_of[trained], column_of[trained], source[trained]
-    arrays = {
-        "tokens": tokens,
-        # A token is predicted by the hidden state before it; the prompt is never empty, so there is one in the row.
-        "predictors": row * width + column - 1,
-        "targets": samples.tokens[place],
-        "rollout_log_probs": samples.rollout_log_probs[place],
-        "advantages": advantages[place],
-        "temperatures": samples.temperatures[rows[row]],
-        "rows": row,
-        "row_counts": np.bincount(row, minlength=len(rows)).astype(np.float32),
-        "buckets": np.searchsorted(_LAST_OF_BUCKET, samples.lags[place]),
-        "places": place,
-    }
-    return MicroBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+def lag_buckets(lags: NDArray[np.int32]) -> Ints:
+    """The places of lags (k,) in LAG_BUCKETS: int64 (k,)."""
+    return np.searchsorted(_LAST_OF_BUCKET, lags)
 
 
 def _by_turn(samples: Sequence[Sample]) -> tuple[Ints, NDArray[np.float64]]:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from stream_rl.config_trainer import KlEstimator
 
@@ -20,22 +19,6 @@ class PolicyLoss(NamedTuple):
 
     loss: Tensor
     clipped: Tensor
-
-
-def log_probs_and_entropy(logits: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probs of the targets, and the entropy of what they were sampled from: softmax(logits / temperature).
-
-    Args:
-        logits: (k, vocabulary), any float dtype; the arithmetic is in float32 (float64 stays float64).
-        targets: int64 (k,).
-        temperatures: (k,), the sampling temperature recorded with each token's sample.
-
-    Returns:
-        Two tensors (k,): log-probs and entropies, in nats.
-    """
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    distribution = torch.log_softmax(wide / temperatures.unsqueeze(-1), dim=-1)
-    return -functional.nll_loss(distribution, targets, reduction="none"), -(distribution.exp() * distribution).sum(-1)
 
 
 def ppo_clip(

@@ -1,8 +1,9 @@
 """The policy: a Hugging Face causal language model under FSDP2, asked only for what the loss needs.
 
-Hidden states become logits at the places that predict a trained token and nowhere else, and a chunk of places at a
-time, so that no logits tensor is larger than `LOGITS_PER_CHUNK` numbers. Master weights and gradients' sums are float32
-whatever `model.dtype` computes in: at the usual learning rates an update is smaller than bfloat16's rounding.
+    micro-batch ─► hidden states of every token ─► those that predict a trained token ─► their log-probs, in chunks
+
+A model is called in one place, `Policy._call`, with what a micro-batch (micro_batch.py) has. Hidden states become
+logits at the places that predict a trained token and nowhere else, and never all at once (head.py).
 """
 
 from __future__ import annotations
@@ -12,77 +13,73 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 from transformers.utils.hub import cached_file
 
-from stream_rl.config import ModelConfig
-from stream_rl.consumer.batching import MicroBatch
-from stream_rl.consumer.loss import log_probs_and_entropy
-from stream_rl.errors import ModelError
+from stream_rl.consumer.attention import attention_of, packed_kernel, sequence_arguments, set_attention
+from stream_rl.consumer.head import Head, log_probs_of_states
+from stream_rl.consumer.micro_batch import MicroBatch
+from stream_rl.consumer.vision import Sight
 
-LOGITS_PER_CHUNK = 1 << 25
-_PREFIX = "language_model."
+PREFIX = "language_model."
 
 
 class Policy(nn.Module):
-    """The model that is trained. Its forward gives log-probs and entropies of a micro-batch's k trained tokens."""
+    """The model that is trained. Its forward gives log-probs and entropies of a micro-batch's k trained tokens.
 
-    def __init__(self, language_model: PreTrainedModel) -> None:
+    `packed` says which micro-batches it takes: one row of sequences end to end, or a padded row each. `sight` is how a
+    model that sees takes images; None for one that reads text only.
+    """
+
+    def __init__(self, language_model: PreTrainedModel, sight: Sight | None = None) -> None:
         super().__init__()
         self.language_model = language_model
+        self.sight = sight
+        self.packed = False
+        self._padded_attention = attention_of(language_model)
 
-    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies, float32 (k,) each, of softmax(logits / temperature)."""
-        positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device).unsqueeze(0)
-        # Rows are padded on the right, where causal attention never looks: no mask, and the fast causal kernel.
-        states = self.language_model.base_model(batch.tokens, position_ids=positions, use_cache=False).last_hidden_state
-        predictors = states.flatten(0, 1)[batch.predictors]
-        head: nn.Module = self.language_model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        rows = max(1, LOGITS_PER_CHUNK // self.language_model.config.get_text_config().vocab_size)
-        if len(predictors) <= rows:
-            return _score(head, predictors, batch.targets, batch.temperatures)
-        chunks = zip(
-            *(torch.split(part, rows) for part in (predictors, batch.targets, batch.temperatures)), strict=True
+    def pack(self, dtype: torch.dtype, device: torch.device) -> None:
+        """From here on takes packed micro-batches, computed in `dtype`. Raises Unpackable."""
+        set_attention(self.language_model, packed_kernel(dtype, device))
+        self.packed = True
+
+    def pad(self) -> None:
+        """From here on takes padded micro-batches."""
+        set_attention(self.language_model, self._padded_attention)
+        self.packed = False
+
+    def forward(self, batch: MicroBatch, *, own_logits: bool = False) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies, float32 (k,) each, of softmax(logits / temperature).
+
+        Args:
+            batch: on this device, of the kind that `packed` says.
+            own_logits: take the model's own logits, whole, to check by.
+        """
+        if own_logits:
+            logits = self._call(self.language_model, batch).logits.flatten(0, 1)[batch.predictors].float()
+            distribution = torch.log_softmax(logits / batch.temperatures.unsqueeze(1), dim=-1)
+            entropies = -(distribution.exp() * distribution).sum(-1)
+            return distribution.gather(1, batch.targets.unsqueeze(1)).squeeze(1), entropies
+        states = self._call(self.language_model.base_model, batch).last_hidden_state
+        return log_probs_of_states(
+            self._head(), states.flatten(0, 1)[batch.predictors], batch.targets, batch.temperatures
         )
-        # Recomputing a chunk's logits in the backward pass costs one more matrix product and saves keeping them.
-        pieces = [checkpoint(_score, head, *chunk, use_reentrant=False) for chunk in chunks]
-        return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 
+    def _call(self, model: nn.Module, batch: MicroBatch) -> ModelOutput:
+        more = sequence_arguments(self.language_model, batch.lengths, batch.tokens.device) if self.packed else {}
+        if self.sight is not None:
+            more |= self.sight.arguments(batch.tokens, batch.positions, batch.images)
+        else:
+            more |= {"input_ids": batch.tokens, "position_ids": batch.positions}
+        return model(use_cache=False, **more)
 
-def load_policy(config: ModelConfig, device: torch.device) -> Policy:
-    """Loads the model and shards it over the ranks of the default process group, a unit per transformer block.
-
-    Raises:
-        ModelError: there is no such model, or it is not a causal language model.
-    """
-    try:
-        language_model = AutoModelForCausalLM.from_pretrained(config.path, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load model.path={config.path!r} as a causal language model: {error}") from error
-    return shard(Policy(language_model), getattr(torch, config.dtype), device)
-
-
-def shard(policy: Policy, dtype: torch.dtype, device: torch.device) -> Policy:
-    """FSDP2 over all ranks: every block is a unit, what is left (embeddings, norm, head) is the root's.
-
-    Args:
-        policy: float32, the same on every rank.
-        dtype: what forward and backward compute in; gradients are summed in float32.
-        device: where the shards live.
-    """
-    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
-    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    blocks = set(policy.language_model._no_split_modules or ())
-    for module in list(policy.modules()):
-        if type(module).__name__ in blocks:
-            fully_shard(module, mesh=mesh, mp_policy=precision)
-    fully_shard(policy, mesh=mesh, mp_policy=precision)
-    policy.train()
-    return policy
+    def _head(self) -> Head:
+        config = self.language_model.config.get_text_config()
+        head: nn.Linear = self.language_model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+        return Head(head.weight, head.bias, scale, getattr(config, "final_logit_softcapping", None))
 
 
 def pick_device(setting: str, rank: int) -> torch.device:
@@ -106,11 +103,7 @@ def full_tensors(policy: Policy, dtype: torch.dtype) -> Iterator[tuple[str, Tens
     """
     tied = set(getattr(policy.language_model, "all_tied_weights_keys", None) or ())
     for name, value in policy.state_dict().items():
-        exported = name.removeprefix(_PREFIX)
+        exported = name.removeprefix(PREFIX)
         if exported not in tied:
             whole = value.full_tensor() if isinstance(value, DTensor) else value
             yield exported, whole.detach().to(dtype)
-
-
-def _score(head: nn.Module, states: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    return log_probs_and_entropy(head(states), targets, temperatures)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from stream_rl.config import TrainerConfig
-from stream_rl.consumer.batching import MicroBatch
 from stream_rl.consumer.importance import importance
 from stream_rl.consumer.loss import PolicyLoss, gspo, kl_divergence, ppo_clip
+from stream_rl.consumer.micro_batch import MicroBatch
 
 
 class LossCounts(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from stream_rl.config import Config
-from stream_rl.consumer.model import Policy, load_policy
+from stream_rl.consumer.loading import load_policy
+from stream_rl.consumer.model import Policy
 from stream_rl.errors import ModelError
 
 
@@ -24,7 +25,8 @@ def load_reference(config: Config, policy: Policy, device: torch.device) -> Poli
         return None
     path = config.trainer.reference_path or config.model.path
     try:
-        reference = load_policy(config.model.model_copy(update={"path": path}), device)
+        placement = config.trainer.model_copy(update={"activation_checkpointing": False, "frozen": []})
+        reference = load_policy(config.model.model_copy(update={"path": path}), device, placement)
     except ModelError as error:
         raise ModelError(f"cannot load trainer.reference_path={path!r}: {error}") from error
     ours, theirs = (model.language_model.config.get_text_config().vocab_size for model in (policy, reference))

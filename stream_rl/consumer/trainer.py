@@ -33,7 +33,8 @@ from stream_rl.consumer.batching import Floats, Samples, flatten
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import all_sum, process_group
 from stream_rl.consumer.feed import Feed
-from stream_rl.consumer.model import load_policy, model_folder, pick_device
+from stream_rl.consumer.loading import load_policy
+from stream_rl.consumer.model import model_folder, pick_device
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
@@ -190,7 +191,7 @@ class Trainer:
 def _assemble(
     config: Config, device: torch.device, runner: asyncio.Runner, buffer: TrajectoryBuffer, publisher: WeightPublisher
 ) -> Trainer:
-    policy = load_policy(config.model, device)
+    policy = load_policy(config.model, device, config.trainer)
     dtype = getattr(torch, config.model.dtype)
     folders = WeightFolders(config.folder / "weights", policy, dtype, config.model.path)
     transport: WeightTransport = DiskTransport(folders, publisher)

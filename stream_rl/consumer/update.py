@@ -19,10 +19,11 @@ from torch.distributed.tensor import DTensor
 
 from stream_rl.config import TrainerConfig
 from stream_rl.consumer.advantage import token_advantages
-from stream_rl.consumer.batching import MicroBatch, Samples, empty_micro_batch, micro_batches
+from stream_rl.consumer.batching import Samples
 from stream_rl.consumer.collectives import all_max, all_sum
 from stream_rl.consumer.learning_rate import learning_rate
 from stream_rl.consumer.loss import kl_divergence
+from stream_rl.consumer.micro_batch import MicroBatch, empty_micro_batch, level_passes, micro_batches, plan_passes
 from stream_rl.consumer.model import Policy
 from stream_rl.consumer.objective import LossCounts, token_losses, token_shares
 from stream_rl.consumer.update_figures import UpdateFigures, no_sums, token_sums, update_figures
@@ -43,8 +44,12 @@ class Updater:
     ) -> None:
         assert (reference is not None) == (settings.kl_coefficient > 0)
         self.policy = policy
+        if reference is not None and reference.packed != policy.packed:
+            # Both see the same micro-batches.
+            for model in (policy, reference):
+                model.pad()
         self.optimizer = torch.optim.AdamW(
-            policy.parameters(),
+            [parameter for parameter in policy.parameters() if parameter.requires_grad],
             lr=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
@@ -82,15 +87,16 @@ class Updater:
         return update_figures(total, of_first, sum(norms) / len(norms))
 
     def _passes(self, mini_batches: Sequence[Samples]) -> list[list[MicroBatch]]:
-        settings = self.settings
-        passes = [
-            micro_batches(samples, token_advantages(samples, settings), settings.max_tokens_per_micro_batch)
-            for samples in mini_batches
-        ]
-        counts = all_max([max(1, len(batches)) for batches in passes])
-        for batches, count in zip(passes, counts, strict=True):
-            batches.extend(empty_micro_batch() for _ in range(int(count) - len(batches)))
-        return [[batch.to(self._device) for batch in batches] for batches in passes]
+        most, packed = self.settings.max_tokens_per_micro_batch, self.policy.packed
+        plans = [plan_passes(samples.lengths, most, packed=packed) for samples in mini_batches]
+        counts = all_max([max(1, len(plan)) for plan in plans])
+        passes = []
+        for samples, plan, count in zip(mini_batches, plans, counts.astype(int).tolist(), strict=True):
+            level = level_passes(plan, samples.lengths, most, count) if packed else plan
+            batches = micro_batches(samples, token_advantages(samples, self.settings), level, packed=packed)
+            batches += [empty_micro_batch() for _ in range(count - len(batches))]
+            passes.append([batch.to(self._device) for batch in batches])
+        return passes
 
     @torch.no_grad()
     def _log_probs(self, model: Policy | None, passes: list[list[MicroBatch]]) -> list[list[Tensor | None]]:

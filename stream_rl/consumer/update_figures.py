@@ -11,8 +11,9 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from stream_rl.consumer.batching import LAG_BUCKETS, Floats, MicroBatch
+from stream_rl.consumer.batching import LAG_BUCKETS, Floats
 from stream_rl.consumer.loss import kl_divergence
+from stream_rl.consumer.micro_batch import MicroBatch
 from stream_rl.consumer.objective import TokenLosses
 
 TOKEN_COLUMNS = (

@@ -11,7 +11,8 @@ import torch
 
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer.checkpoint import MANIFEST, Checkpoints
-from stream_rl.consumer.model import full_tensors, load_policy
+from stream_rl.consumer.loading import load_policy
+from stream_rl.consumer.model import full_tensors
 from stream_rl.consumer.update import Updater
 
 CPU = torch.device("cpu")

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from stream_rl.config import ModelConfig, TrainerConfig
-from stream_rl.consumer.batching import empty_micro_batch, flatten, mini_batch_groups
-from stream_rl.consumer.model import Policy, load_policy
+from stream_rl.consumer.batching import flatten, mini_batch_groups
+from stream_rl.consumer.loading import load_policy
+from stream_rl.consumer.micro_batch import empty_micro_batch
+from stream_rl.consumer.model import Policy
 from stream_rl.consumer.update import Updater
 from stream_rl.sample import Group, Sample, Turn, VersionSpan, WeightVersion
 
@@ -28,7 +30,9 @@ def distributions(policy: Policy) -> torch.Tensor:
     tokens = torch.tensor([[3, word] for word in WORDS]).repeat_interleave(VOCABULARY, dim=0)
     batch = replace(
         empty_micro_batch(),
-        tokens=tokens,
+        tokens=tokens.view(1, -1),
+        positions=torch.arange(2).repeat(1, count),
+        lengths=(2,) * count,
         predictors=torch.arange(count) * 2 + 1,
         targets=torch.arange(VOCABULARY).repeat(len(WORDS)),
         temperatures=torch.ones(count),

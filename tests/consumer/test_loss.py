@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_rl.consumer.loss import gspo, kl_divergence, log_probs_and_entropy, ppo_clip
+from stream_rl.consumer.loss import gspo, kl_divergence, ppo_clip
 
 NATS = st.floats(-5, 0)
 ADVANTAGE = st.floats(-3, 3)
@@ -40,29 +40,6 @@ def test_a_clipped_token_has_no_gradient(ratio: float, advantage: float, clipped
     (gradient,) = torch.autograd.grad(result.loss.sum(), log_prob)
     assert bool(result.clipped) is clipped
     assert float(gradient) == pytest.approx(0.0 if clipped else -ratio * advantage)
-
-
-@given(st.lists(st.floats(-4, 4), min_size=2, max_size=6), st.floats(0.3, 2.0), st.data())
-def test_log_probs_and_entropy_are_of_the_tempered_distribution(
-    logits: list[float], temperature: float, data: st.DataObject
-) -> None:
-    target = data.draw(st.integers(0, len(logits) - 1))
-    weights = [math.exp(logit / temperature) for logit in logits]
-    shares = [weight / sum(weights) for weight in weights]
-    wide = [torch.tensor(values, dtype=torch.float64) for values in ([logits], [temperature])]
-    log_prob, entropy = log_probs_and_entropy(wide[0], torch.tensor([target]), wide[1])
-    assert float(log_prob) == pytest.approx(math.log(shares[target]), abs=1e-6)
-    assert float(entropy) == pytest.approx(-sum(share * math.log(share) for share in shares), abs=1e-6)
-
-
-def test_half_precision_logits_are_widened_first() -> None:
-    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
-    targets, temperatures = torch.tensor([1, 2, 3]), torch.ones(3)
-    half = log_probs_and_entropy(logits, targets, temperatures)
-    wide = log_probs_and_entropy(logits.double(), targets, temperatures.double())
-    for narrow, exact in zip(half, wide, strict=True):
-        assert narrow.dtype == torch.float32
-        torch.testing.assert_close(narrow.double(), exact, atol=1e-5, rtol=1e-5)
 
 
 def test_gspo_is_the_clipped_surrogate_of_sequences_geometric_mean_ratios() -> None:

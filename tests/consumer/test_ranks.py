@@ -17,7 +17,8 @@ from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer.batching import Samples, flatten, mini_batch_groups, share
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import all_max, all_sum, broadcast
-from stream_rl.consumer.model import full_tensors, load_policy
+from stream_rl.consumer.loading import load_policy
+from stream_rl.consumer.model import full_tensors
 from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import gather
 

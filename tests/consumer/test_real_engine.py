@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from stream_rl.config import ModelConfig
-from stream_rl.consumer.batching import flatten, micro_batches
-from stream_rl.consumer.model import Policy, load_policy
+from stream_rl.consumer.batching import flatten
+from stream_rl.consumer.loading import load_policy
+from stream_rl.consumer.micro_batch import micro_batches
+from stream_rl.consumer.model import Policy
 from stream_rl.consumer.sender import GroupSender
 from stream_rl.consumer.weights import WeightFolders, gather
 from stream_rl.engine.client import EngineClient
@@ -51,7 +53,7 @@ def largest_difference(policy: Policy, url: str, version: WeightVersion) -> floa
     sample.append(asyncio.run(generate()))
     assert {span.version for span in sample.weight_versions} == {version}
     samples = flatten([Group(0, version.step, [sample])], trainer_version=version.step, max_staleness=0)
-    (batch,) = micro_batches(samples, np.zeros(len(samples.tokens), np.float32), 1000)
+    (batch,) = micro_batches(samples, np.zeros(len(samples.tokens), np.float32), [np.array([0])], packed=policy.packed)
     with torch.no_grad():
         log_probs, _ = policy(batch)
     assert len(log_probs) == sample.response_length > 0

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stream_rl.config import Config
-from stream_rl.consumer.model import load_policy
+from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.reference import load_reference
 from stream_rl.errors import ModelError
 

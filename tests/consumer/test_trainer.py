@@ -20,7 +20,7 @@ from stream_rl.config import Config
 from stream_rl.consumer.batching import flatten, mini_batch_groups
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import process_group
-from stream_rl.consumer.model import load_policy
+from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.trainer import run_trainer
 from stream_rl.consumer.update import Updater

@@ -11,7 +11,7 @@ import torch
 from trajectories import ragged_groups, sample_of, turn
 from updating import AGGREGATIONS, assert_same, make_updater, step
 
-from stream_rl.consumer import model as model_module
+from stream_rl.consumer import head
 from stream_rl.consumer.batching import flatten
 from stream_rl.consumer.model import full_tensors
 from stream_rl.sample import Group
@@ -35,7 +35,7 @@ def test_micro_batches_change_nothing(model_path: Path, aggregation: dict[str, o
 def test_a_chunked_head_changes_nothing(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = ragged_groups(3, seed=4)
     _, (whole,), _ = step(make_updater(model_path), groups)
-    monkeypatch.setattr(model_module, "LOGITS_PER_CHUNK", 32 * 7)
+    monkeypatch.setitem(head.LOGITS_PER_CHUNK, "cpu", 32 * 7)
     _, (chunked,), _ = step(make_updater(model_path), groups)
     assert_same(chunked, whole, tolerance=1e-6)
 

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer.batching import flatten, mini_batch_groups
-from stream_rl.consumer.model import full_tensors, load_policy
+from stream_rl.consumer.loading import load_policy
+from stream_rl.consumer.model import full_tensors
 from stream_rl.consumer.update import UpdateFigures, Updater
 from stream_rl.sample import Group
 
@@ -40,11 +41,11 @@ def save_moved(model_path: Path, folder: Path, *, seed: int) -> Path:
 
 def make_updater(model_path: Path, reference_path: Path | None = None, **settings: object) -> Updater:
     """An updater that clips no gradient, with a reference model where one is named."""
+    chosen = TrainerConfig.model_validate({"max_grad_norm": NO_CLIPPING, **settings})
     policy, reference = (
-        path and load_policy(ModelConfig(path=str(path)), CPU) for path in (model_path, reference_path)
+        path and load_policy(ModelConfig(path=str(path)), CPU, chosen) for path in (model_path, reference_path)
     )
     assert policy is not None
-    chosen = TrainerConfig.model_validate({"max_grad_norm": NO_CLIPPING, **settings})
     return Updater(policy, chosen, CPU, reference)
 
 
