@@ -104,9 +104,9 @@ class Config(Settings):
         Raises:
             ConfigError: one line that names the setting and the fix.
         """
-        tree = _read_yaml(Path(path))
-        place_aliases(tree, _read_yaml)
-        for key, value in in_own_names([_assignment(override) for override in overrides], _read_yaml):
+        tree = read_settings(Path(path))
+        place_aliases(tree, read_settings)
+        for key, value in in_own_names([parse_assignment(override) for override in overrides], read_settings):
             _assign(tree, key, value)
         return cls.parse(tree)
 
@@ -135,7 +135,8 @@ class _SettingsLoader(yaml.SafeLoader):
         return mapping
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The plain values of a YAML file of settings. Raises ConfigError."""
     try:
         tree = yaml.load(path.read_text(encoding="utf-8"), _SettingsLoader)
     except OSError as error:
@@ -151,7 +152,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _assignment(override: str) -> tuple[str, Any]:
+def parse_assignment(override: str) -> tuple[str, Any]:
+    """The key and the value of `key.path=value`, whose value is YAML. Raises ConfigError."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"override {override!r} must be key.path=value")

@@ -21,7 +21,7 @@ from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.metrics.report import write_report
 from stream_rl.metrics.run_folder import read_summary
 from stream_rl.metrics.summary import RunFacts, summarise
-from stream_rl.metrics.turn_log import JsonLines, Tail
+from stream_rl.metrics.turn_log import JsonLines, Tail, read
 
 __all__ = ["Progress", "RunRecorder"]
 
@@ -46,6 +46,8 @@ class RunRecorder:
         self._buffer = buffer
         self._progress = progress
         self._samples = JsonLines(config.folder / "samples.jsonl")
+        self._changes = JsonLines(config.folder / "changes.jsonl")
+        self._changes_known = {(change["number"], change["time"]) for change in read(config.folder / "changes.jsonl")}
         self._steps = Tail(config.folder / "steps.jsonl")
         self._started = time.monotonic()
         self.ledger_steps = 0
@@ -105,8 +107,18 @@ class RunRecorder:
         """The run now, shown to `progress`."""
         snapshot = await self._buffer.snapshot()
         self.ledger_steps = snapshot.ledger_steps
+        await self._record_changes()
         self._progress.update(snapshot, self._steps.new())
         return snapshot
+
+    async def _record_changes(self) -> None:
+        """Writes new entries of the audit list of settings to changes.jsonl, and says them."""
+        for change in await self._buffer.setting_changes():
+            if (change.number, change.time) in self._changes_known:
+                continue
+            self._changes.append(change)
+            self._changes_known.add((change.number, change.time))
+            self._progress.say(f"{change.setting} was changed from {change.old} to {change.new} ({change.by})")
 
 
 def _export(snapshot: RunSnapshot) -> None:

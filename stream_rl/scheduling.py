@@ -16,14 +16,16 @@ Rules:
 
     admit    a group only while live + B * (T - e) < (K + 1) * B
     pull     let N_j be the live groups with v0 + W <= T + j (due within j steps) and p_j those of them in the batch of
-             the B oldest complete groups: take it only when p_j >= min(N_j - j * B, B) for every 0 <= j <= W
+             the B oldest complete groups: take it only when p_j >= min(N_j - max(j, 0) * B, B) for every j <= W
     mask     a token older than T - max_staleness carries no loss; its sample's reward still counts in the baseline
 
 The bound: if every live group completes or leaves in finite time, and engines' versions never go back, then no trained
 group has lag over W, no token in the loss has lag over max_staleness, nothing is dropped for its age, and the run never
-stops.
+stops. When K and W change while the run is live, W is the largest max_lag in force from the group's admission to its
+step: a group admitted after W was lowered keeps to the lower one, whatever the older groups do.
 
-Why. Before every pull N_j <= (j + 1) * B holds for 0 <= j <= W: no more groups are due than the steps left can train.
+Why, at first for settings that stay. Before every pull N_j <= (j + 1) * B holds for 0 <= j <= W: no more groups are due
+than the steps left can train, and none is overdue.
 
 - Admission keeps it. A new group is due in j0 = v0 + W - T steps, with v0 = e. The rule says that live before it is
   less than (K + 1 - T + v0) * B = (K + 1 + j0 - W) * B <= (j0 + 1) * B, a whole number; so live after it is at most
@@ -38,9 +40,18 @@ At j = 0 the rule takes every group due now; hence T - v0 <= W for all that are 
 live groups are complete, either fewer than B are live and, as engines catch up with T, admission is open; or the B
 oldest satisfy the rule, for the oldest groups are the first due: p_j = min(N_j, B).
 
+With settings that change, take a live group of version v0 and let M be the largest W since its admission; write n for
+the live groups as old as it or older, and j for v0 + M - T, the steps it has left by M. Then n <= (j + 1) * B before
+every pull. At its admission, and at that of every later group that counts into n (those have the same v0: e never falls
+below the v0 of a live group), the rule says so for a W <= M, hence for M. At a pull under a W <= M the group is due in
+i = v0 + W - T <= j steps, and the rule, which looks at overdue groups too (i < 0), takes at least
+min(n - max(i, 0) * B, B) >= n - j * B of the n; so at most j * B are left, one step later. At j = 0 all of them are
+taken. While older groups drain after W was lowered, the rule takes overdue ones strictly oldest first.
+
 Looking only at j = 0 is not enough: too many groups may fall due at once, and then some step comes too late for them.
-Groups that left by filter or dead letter must give their place back, or admission closes for ever. Without the cap B
-in the rule, a bound broken once (by settings tightened in a live run) would block every later pull.
+Looking only at j >= 0 is not enough once W was lowered: a batch of overdue groups that happen to be complete would pass
+over an older one, beyond even the W it was admitted under. Groups that left by filter or dead letter must give their
+place back, or admission closes for ever. Without the cap B in the rule, groups made overdue would block every pull.
 """
 
 from __future__ import annotations
@@ -96,11 +107,11 @@ def choose_batch(knobs: Knobs, state: SchedulingState) -> tuple[int, ...] | None
     batch = sorted(state.complete, key=lambda group: (state.live[group], group))[:size]
     if len(batch) < size:
         return None
-    for j in range(knobs.max_lag + 1):
-        limit = state.steps + j - knobs.max_lag
+    for limit in range(min(state.live.values()), state.steps + 1):
+        steps_left = max(limit + knobs.max_lag - state.steps, 0)
         due = sum(v0 <= limit for v0 in state.live.values())
         taken = sum(state.live[group] <= limit for group in batch)
-        if taken < min(due - j * size, size):
+        if taken < min(due - steps_left * size, size):
             return None
     return tuple(batch)
 

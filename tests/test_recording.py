@@ -38,6 +38,17 @@ class Seen:
         raise AssertionError(line)
 
 
+class Listening(Seen):
+    """One that is told things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     with EmbeddedServer(tmp_path_factory.mktemp("valkey") / "data", fsync="no") as running:
@@ -128,6 +139,23 @@ async def test_a_start_that_was_killed_counts_up_to_its_last_line(config: Config
     announced = RunAnnouncement.read(config.folder)
     assert announced is not None
     assert announced.seconds_before == 560.0
+
+
+async def test_changes_of_settings_are_written_once_and_said(config: Config, buffer: TrajectoryBuffer) -> None:
+    seen = Listening()
+    await buffer.set_live({"max_lag": 20})
+    recorder = RunRecorder(config, buffer, seen)
+    for value in (5, 6):
+        await buffer.set_live({"concurrency": value})
+        await recorder.look()
+    # The supervisor that takes over knows what stands in the file.
+    await RunRecorder(config, buffer, Seen()).look()
+
+    lines = list(read(config.folder / "changes.jsonl"))
+    assert [(line["number"], line["setting"], line["old"], line["new"]) for line in lines] == [
+        (1, "scheduling.max_lag", 12, 20), (2, "producer.concurrency", 256, 5), (3, "producer.concurrency", 5, 6),
+    ]  # fmt: skip
+    assert seen.lines[2] == "producer.concurrency was changed from 5 to 6 (set)"
 
 
 async def test_progress_sees_each_step_once(config: Config, buffer: TrajectoryBuffer) -> None:

@@ -67,6 +67,12 @@ class TestPull:
         live = dict.fromkeys(range(5), 0)
         assert choose_batch(Knobs(2, 2, 2), state(9, 9, live, set(live))) == (0, 1)
 
+    def test_overdue_groups_go_strictly_oldest_first(self) -> None:
+        # Admitted under max_lag=8, then it was lowered to 2: group 0 is still within the 8 it was promised.
+        live = {0: 1, 1: 2, 2: 2, 3: 3, 4: 3}
+        assert choose_batch(Knobs(2, 2, 2), state(9, 9, live, {1, 2, 3, 4})) is None
+        assert choose_batch(Knobs(2, 2, 2), state(9, 9, live, {0, 1, 3, 4})) == (0, 1)
+
 
 def test_knobs_that_break_the_proof_are_refused() -> None:
     with pytest.raises(ValueError, match="run_ahead=3 is more than max_lag=2"):
@@ -82,7 +88,10 @@ def test_only_fresh_generated_tokens_carry_loss() -> None:
 
 
 class Schedules(RuleBasedStateMachine):
-    """Groups end, are filtered or die in any order; engines come, go and lag; the trainer replays."""
+    """Groups end, are filtered or die in any order; engines come, go and lag; the trainer replays; settings change.
+
+    `bounds` holds for each live group the largest max_lag since its admission.
+    """
 
     @initialize(size=st.integers(1, 4), quarters=st.integers(0, 12), slack=st.integers(0, 3))
     def begin(self, size: int, quarters: int, slack: int) -> None:
@@ -90,6 +99,7 @@ class Schedules(RuleBasedStateMachine):
         self.steps = self.published = self.admitted = self.left = 0
         self.engines = {0: 0}
         self.live: dict[int, int] = {}
+        self.bounds: dict[int, int] = {}
         self.complete: set[int] = set()
         self.replaying = False
 
@@ -101,8 +111,14 @@ class Schedules(RuleBasedStateMachine):
     def admit(self, most: int) -> None:
         while most and may_admit(self.knobs, self.state):
             self.live[self.admitted] = min(self.engines.values())
+            self.bounds[self.admitted] = self.knobs.max_lag
             self.admitted += 1
             most -= 1
+
+    @rule(quarters=st.integers(0, 12), slack=st.integers(0, 6))
+    def settings_change(self, quarters: int, slack: int) -> None:
+        self.knobs = Knobs(self.knobs.groups_per_step, quarters / 4, math.ceil(quarters / 4) + slack)
+        self.bounds = {group: max(self.bounds[group], self.knobs.max_lag) for group in self.live}
 
     @precondition(lambda self: len(self.live) > len(self.complete))
     @rule(data=st.data())
@@ -120,7 +136,7 @@ class Schedules(RuleBasedStateMachine):
     def pull(self) -> None:
         batch = choose_batch(self.knobs, self.state)
         for group in batch or ():
-            assert self.steps - self.live.pop(group) <= self.knobs.max_lag
+            assert self.steps - self.live.pop(group) <= self.bounds[group]
             self.complete.remove(group)
         self.steps += batch is not None
 
@@ -134,7 +150,9 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(engine=st.integers(0, 2))
     def an_engine_joins(self, engine: int) -> None:
-        self.engines[engine] = self.published
+        """With the version published last; the buffer refuses one that is older than a live group's v0."""
+        if self.published >= max(self.live.values(), default=0):
+            self.engines[engine] = self.published
 
     @rule(engine=st.integers(0, 2))
     def an_engine_is_lost(self, engine: int) -> None:
@@ -146,9 +164,10 @@ class Schedules(RuleBasedStateMachine):
 
     @invariant()
     def no_more_groups_are_due_than_steps_can_train(self) -> None:
-        for j in range(self.knobs.max_lag + 1):
-            due = sum(v0 + self.knobs.max_lag <= self.steps + j for v0 in self.live.values())
-            assert due <= (j + 1) * self.knobs.groups_per_step
+        for group, v0 in self.live.items():
+            steps_left = v0 + self.bounds[group] - self.steps
+            as_old = sum(other <= v0 for other in self.live.values())
+            assert as_old <= (steps_left + 1) * self.knobs.groups_per_step
 
     @invariant()
     def every_group_is_accounted_for(self) -> None:
@@ -160,7 +179,7 @@ class Schedules(RuleBasedStateMachine):
         if not hasattr(self, "knobs"):
             return
         self.replaying = False
-        for _ in range(3):
+        for _ in range(math.ceil(len(self.live) / self.knobs.groups_per_step) + 3):
             before = self.steps
             self.engines = {0: self.steps}
             self.admit(1000)
@@ -202,6 +221,27 @@ def largest_lag(choose: Choose, knobs: Knobs, seed: int, steps: int = 50) -> int
         elif kind == "end":
             complete.add(number)
     return worst
+
+
+def overdue_in_any_order(knobs: Knobs, state: SchedulingState) -> tuple[int, ...] | None:
+    """The rule for settings that stay: whoever is overdue counts as due now, and the cap lets the youngest go first."""
+    size = knobs.groups_per_step
+    batch = sorted(state.complete, key=lambda group: (state.live[group], group))[:size]
+    for j in range(knobs.max_lag + 1):
+        limit = state.steps + j - knobs.max_lag
+        due, taken = (sum(state.live[group] <= limit for group in part) for part in (state.live, batch))
+        if taken < min(due - j * size, size):
+            return None
+    return tuple(batch) if len(batch) == size else None
+
+
+def test_the_rule_must_look_at_overdue_groups_in_order() -> None:
+    """max_lag was lowered from 6 to 0: group 0 is at the 6 that it was admitted under, and must not wait longer."""
+    lowered = Knobs(2, run_ahead=0, max_lag=0)
+    live = {0: 0, 3: 0, 4: 1, 5: 1}
+    assert overdue_in_any_order(lowered, state(6, 6, live, {3, 4, 5})) == (3, 4)
+    assert choose_batch(lowered, state(6, 6, live, {3, 4, 5})) is None
+    assert choose_batch(lowered, state(6, 6, live, set(live))) == (0, 3)
 
 
 def only_due_now(knobs: Knobs, state: SchedulingState) -> tuple[int, ...] | None:

@@ -8,6 +8,8 @@ NAMESPACE = "stream_rl:"
 
 SINGLE = {
     "run": "hash: rules, state, counters, the trainer's incarnation",
+    "configured": "hash: rule -> its value in the settings with which the run was last opened",
+    "changes": "list: JSON of each change of a rule since the run was first opened",
     "live": "sorted set: admitted groups not yet trained, filtered or dead-lettered",
     "ready": "sorted set: the live groups that are complete",
     "queue": "sorted set: samples never leased",

@@ -25,7 +25,7 @@ class ProducerCalls:
     """The producers' side of TrajectoryBuffer. All of these raise BufferUnavailable and BufferFull.
 
     `waits_for` is what kept the last lease from all it asked for: a setting's name, `maxmemory` (Redis's own limit), or
-    nothing.
+    nothing. `concurrency` is how many samples a producer may hold, as the last heartbeat heard; 0: as its settings say.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -38,12 +38,15 @@ class ProducerCalls:
         self._held: dict[str, set[Lease]] = {}
         self._undelivered: dict[str, list[tuple[LeasedSample, Stored]]] = {}
         self.waits_for = ""
+        self.concurrency = 0
 
     async def heartbeat(self, producer_id: str, lease_seconds: float) -> RunState:
         """Keeps the producer's leases for another `lease_seconds`, counted by Redis's clock, and says what to do."""
         self._beating.add(producer_id)
-        reply = await self._connection.script("heartbeat", self._holder(producer_id), round(1000 * lease_seconds))
-        return RunState(reply.decode())
+        milliseconds = round(1000 * lease_seconds)
+        state, concurrency = await self._connection.script("heartbeat", self._holder(producer_id), milliseconds)
+        self.concurrency = int(concurrency)
+        return RunState(state.decode())
 
     async def lease(self, producer_id: str, count: int) -> list[LeasedSample]:
         """Up to `count` samples: returned ones first, then admitted ones, then new groups while admission is open.

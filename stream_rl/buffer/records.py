@@ -90,6 +90,8 @@ class RunRules:
     max_journal_bytes: int = UNLIMITED
     max_ready_groups: int = UNLIMITED
     max_leased_samples: int = UNLIMITED
+    concurrency: int = 0
+    """Samples that one producer may hold; 0: as each producer's own settings say."""
 
     @classmethod
     def of(cls, config: Config) -> RunRules:
@@ -107,6 +109,7 @@ class RunRules:
             max_journal_bytes=(config.buffer.max_journal_mib or UNLIMITED // MEBI) * MEBI,
             max_ready_groups=config.buffer.max_ready_groups or UNLIMITED,
             max_leased_samples=config.buffer.max_leased_samples or UNLIMITED,
+            concurrency=config.producer.concurrency,
         )
 
 

@@ -57,6 +57,7 @@ from typing import Literal
 
 from stream_rl.buffer.connection import Connection
 from stream_rl.buffer.images import ImageCalls
+from stream_rl.buffer.live_settings import LiveSettingCalls
 from stream_rl.buffer.operator_calls import OperatorCalls
 from stream_rl.buffer.producer_calls import ProducerCalls
 from stream_rl.buffer.prompt_calls import PromptCalls
@@ -65,7 +66,7 @@ from stream_rl.buffer.trainer_calls import TrainerCalls
 from stream_rl.config import Config
 
 
-class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, PromptCalls, ImageCalls):
+class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, PromptCalls, ImageCalls, LiveSettingCalls):
     """One run's buffer. Made by `connect`; an async context manager that closes its connections."""
 
     def __init__(self, connection: Connection) -> None:
@@ -75,6 +76,7 @@ class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, Pro
         OperatorCalls.__init__(self, connection)
         PromptCalls.__init__(self, connection)
         ImageCalls.__init__(self, connection)
+        LiveSettingCalls.__init__(self, connection)
 
     @classmethod
     async def connect(

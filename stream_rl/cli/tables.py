@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,22 @@ from rich.text import Text
 from stream_rl.config import Config
 
 if TYPE_CHECKING:
-    from stream_rl.buffer import RunSnapshot
+    from stream_rl.buffer import RunSnapshot, SettingChange
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SHOWN_STEPS = 60
+SHOWN_CHANGES = 5
+PROSE = ("groups", "samples", "turns", "recoveries")
+"""Tables whose rows are words; those of the others are names of settings."""
+KNOBS = ("run_ahead", "max_staleness", "max_lag", "concurrency")
 
 
 def live_view(
-    config: Config, snapshot: RunSnapshot, steps: Sequence[Mapping[str, Any]], metrics_url: str | None
+    config: Config,
+    snapshot: RunSnapshot,
+    steps: Sequence[Mapping[str, Any]],
+    metrics_url: str | None,
+    changes: Sequence[SettingChange] = (),
 ) -> RenderableType:
     """A run whose buffer answers; `metrics_url` is the supervisor's, None when the supervisor is gone."""
     rules = snapshot.rules
@@ -37,10 +46,11 @@ def live_view(
                 counts_table("samples", {**samples, "resumed": snapshot.resumes, "refilled": snapshot.refills}),
                 counts_table("turns", turns),
                 counts_table("recoveries", dict(snapshot.recoveries)),
-                counts_table("knobs", {k: getattr(rules, k) for k in ("run_ahead", "max_staleness", "max_lag")}),
+                counts_table("knobs", {k: getattr(rules, k) for k in KNOBS}),
             ]
         ),
         _processes(snapshot, metrics_url),
+        *([changes_table(changes[-SHOWN_CHANGES:])] if changes else []),
     )
 
 
@@ -71,8 +81,27 @@ def counts_table(title: str, counts: Mapping[str, Any]) -> Table:
     table.add_column()
     table.add_column(justify="right")
     for name, count in counts.items():
-        table.add_row(name.replace("_", " ") if title != "knobs" else name, str(count))
+        table.add_row(name.replace("_", " ") if title in PROSE else name, setting_text(count))
     return table
+
+
+def changes_table(changes: Sequence[SettingChange]) -> Table:
+    """Settings that were changed since the run was first opened, the newest last."""
+    table = Table(title="changed settings", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column in ("time", "after step", "setting", "old", "new", "by"):
+        table.add_column(column)
+    for change in changes:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.time))
+        old, new = setting_text(change.old), setting_text(change.new)
+        table.add_row(when, str(change.step), change.setting, old, new, change.by)
+    return table
+
+
+def setting_text(value: Any) -> str:
+    """A setting's value, or a count; None is no limit."""
+    if value is None:
+        return "no limit"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

@@ -15,10 +15,11 @@ import numpy as np
 from stream_rl.consumer.batching import Floats, Samples, per_sample, rewards
 from stream_rl.metrics import catalog
 from stream_rl.sample import Group, LedgerEntry
+from stream_rl.staleness import lag_parts
 
 SAMPLE_COLUMNS = (
     "v0", "reward", "response_length", "turns", "versions",
-    "generated", "trained", "lag_sum", "lag_max", "trained_lag_max",
+    "generated", "trained", "lag_sum", "lag_max", "lag_min", "trained_lag_max",
 )  # fmt: skip
 """Per sample; lags in versions at the step that trains it, `lag_sum` over its generated tokens."""
 
@@ -32,6 +33,9 @@ _BY_LAG = {
     "effective_sample_size": catalog.EFFECTIVE_SAMPLE_SIZE,
 }
 _LAG_SUM, _GENERATED = SAMPLE_COLUMNS.index("lag_sum"), SAMPLE_COLUMNS.index("generated")
+
+NO_LAG = np.iinfo(np.int32).max
+"""Stands where a token was not generated, in the search for a sample's smallest lag."""
 
 
 def sample_rows(groups: Sequence[Group], samples: Samples) -> Floats:
@@ -47,6 +51,7 @@ def sample_rows(groups: Sequence[Group], samples: Samples) -> Floats:
         "trained": per_sample(np.add, samples.carries_loss.astype(np.int64), samples.lengths),
         "lag_sum": per_sample(np.add, samples.lags.astype(np.int64), samples.lengths),
         "lag_max": per_sample(np.maximum, samples.lags, samples.lengths),
+        "lag_min": per_sample(np.minimum, np.where(samples.generated, samples.lags, NO_LAG), samples.lengths),
         "trained_lag_max": per_sample(np.maximum, trained_lag, samples.lengths),
         "versions": [len({span.version for turn in s.turns for span in turn.spans}) for s in of_groups],
     }
@@ -61,7 +66,9 @@ def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
         table: float64 (groups, group_size, columns), the sum of all ranks' tables.
     """
     column = {name: table[..., number] for number, name in enumerate(SAMPLE_COLUMNS)}
-    group_lag = entry.step - 1 - column["v0"][:, 0]
+    version = entry.step - 1
+    group_lag = version - column["v0"][:, 0]
+    parts = lag_parts(version - column["lag_max"], version - np.minimum(column["lag_min"], column["lag_max"]), version)
     generated, trained = column["generated"].sum(), column["trained"].sum()
     return {
         "step": entry.step,
@@ -78,8 +85,12 @@ def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
         "token_lag_mean": float(column["lag_sum"].sum() / max(generated, 1)),
         "token_lag_max": int(column["lag_max"].max()),
         "trained_token_lag_max": int(column["trained_lag_max"].max()),
+        "sample_lag_mean": float(parts.lag.mean()),
+        "lag_parts": {name: float(part.mean()) for name, part in parts._asdict().items()},
         "group_lag_mean": float(group_lag.mean()),
         "group_lag_max": int(group_lag.max()),
+        "max_staleness": entry.max_staleness,
+        "max_lag": entry.max_lag,
         "versions_max": int(column["versions"].max()),
         "versions_mean": float(column["versions"].mean()),
         "multi_version_samples": int((column["versions"] > 1).sum()),

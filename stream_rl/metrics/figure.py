@@ -46,6 +46,11 @@ def stepped(line: Trace) -> Trace:
     return {**line, "line": {**line["line"], "shape": "hv"}}
 
 
+def dashed(line: Trace) -> Trace:
+    """The same line dashed: a bound."""
+    return {**line, "line": {**line["line"], "dash": "dash"}}
+
+
 def bars(x: Sequence[Any], y: Sequence[float], name: str, colour: str) -> Trace:
     """One colour of bars."""
     return {"type": "bar", "x": x, "y": y, "name": name, "marker": {"color": colour}}

@@ -28,10 +28,9 @@ from stream_rl.metrics.figure import (
     axes,
     bars,
     bins_of,
-    bound_name,
+    dashed,
     event_name,
     heat,
-    horizontal,
     stepped,
     trace,
     vertical,
@@ -50,14 +49,16 @@ def panels(run: RunRecords) -> list[Panel]:
 
 
 def reward(run: RunRecords) -> Panel:
-    """Mean reward per step, its moving mean, and where the trainer was restarted."""
+    """Mean reward per step, its moving mean, and where the trainer was restarted or a setting changed."""
     rewards = _column(run, "reward_mean")
     restarts = [
         later["step"] for earlier, later in pairwise(run.steps) if later["incarnation"] != earlier["incarnation"]
     ]
     layout = axes("step", "reward", rangemode="tozero")
-    layout["shapes"] = [vertical(step) for step in restarts]
-    layout["annotations"] = [event_name("trainer restarted", step) for step in restarts]
+    events = [(step, "trainer restarted") for step in restarts]
+    events += [(change["step"] + 0.5, change["setting"].rpartition(".")[2]) for change in run.changes]
+    layout["shapes"] = [vertical(place) for place, _ in events]
+    layout["annotations"] = [event_name(text, place) for place, text in events]
     return Panel(
         "Reward",
         "Mean over the step's samples, once per trajectory.",
@@ -103,28 +104,19 @@ def response_length(run: RunRecords) -> Panel:
 
 
 def lag(run: RunRecords) -> Panel:
-    """Lags at consumption against the knobs that bound them."""
-    knobs = run.config.scheduling
-    layout = axes("step", "versions", rangemode="tozero")
-    layout["shapes"] = [horizontal(knobs.max_staleness, AMBER), horizontal(knobs.max_lag, ROSE)]
-    if knobs.max_staleness == knobs.max_lag:
-        names = [bound_name(f"max_staleness = max_lag {knobs.max_lag}", knobs.max_lag, ROSE)]
-    else:
-        names = [
-            bound_name(f"max_staleness {knobs.max_staleness}", knobs.max_staleness, AMBER),
-            bound_name(f"max_lag {knobs.max_lag}", knobs.max_lag, ROSE),
-        ]
-    layout["annotations"] = names
+    """Lags at consumption against the knobs that bounded them when each step was taken."""
     return Panel(
         "Lag when trained",
-        "No token in the loss lies above max_staleness, no group above max_lag.",
+        "No token in the loss lies above max_staleness, no group above the largest max_lag since its start.",
         [
+            dashed(stepped(_line(run, "max_staleness", "max_staleness", AMBER, 1.2))),
+            dashed(stepped(_line(run, "max_lag", "max_lag", ROSE, 1.2))),
             _line(run, "token_lag_mean", "token mean", BLUE),
             stepped(_line(run, "trained_token_lag_max", "trained token max", AMBER)),
             _line(run, "group_lag_mean", "group mean", TEAL, 1.3),
             stepped(_line(run, "group_lag_max", "group max", ROSE, 1.3)),
         ],
-        layout,
+        axes("step", "versions", rangemode="tozero"),
     )
 
 

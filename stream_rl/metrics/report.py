@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def render(run: RunRecords) -> str:
         panels=drawn,
         figures=_script([{"data": panel.data, "layout": panel.layout} for panel in drawn]),
         trajectories=trajectories(run),
+        changes=[_readable(change) for change in run.changes],
         summary=run.summary,
         settings=run.config.dump(),
         plotly=get_plotlyjs(),
@@ -116,6 +118,12 @@ def _colour(version: str) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def _readable(change: Record) -> dict[str, Any]:
+    shown = {name: "no limit" if change[name] is None else f"{change[name]:g}" for name in ("old", "new")}
+    moment = datetime.fromtimestamp(change["time"], UTC)
+    return {**change, **shown, "time": f"{moment:%Y-%m-%d %H:%M:%S} UTC"}
 
 
 def _script(value: Any) -> str:

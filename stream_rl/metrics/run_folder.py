@@ -33,6 +33,7 @@ class RunRecords:
 
     trajectories  sample id -> its records in order; a restarted sample's earlier ones are replaced
     turn_seconds  part of a turn, as named in the turn log -> seconds, one entry per logged record
+    changes       the audit list of settings that were changed after the run's first start
     """
 
     config: Config
@@ -41,6 +42,7 @@ class RunRecords:
     samples: Sequence[Record]
     trajectories: Mapping[str, Sequence[LoggedTurn]] = field(default_factory=dict)
     turn_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    changes: Sequence[Record] = ()
 
     @property
     def step_of(self) -> Mapping[int, int]:
@@ -71,6 +73,7 @@ class RunRecords:
             samples=ended_samples(folder),
             trajectories={sample: _surviving(turns) for sample, turns in logged.items()},
             turn_seconds=seconds,
+            changes=list(read(folder / "changes.jsonl")),
         )
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Protocol, TypeVar
 
-from stream_rl.buffer.records import LeasedSample, Outcome, Record
+from stream_rl.buffer.records import LeasedSample, Outcome, Record, SampleStart
 from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
 from stream_rl.errors import JournalMismatch, LeaseLost
 from stream_rl.metrics import catalog
@@ -140,12 +140,18 @@ class BufferJournal:
             pieces.append(record)
         return pieces
 
+    @property
+    def _prompt_length(self) -> int:
+        start = self._records[0]
+        assert isinstance(start, SampleStart)
+        return len(start.prompt_tokens)
+
     def _line(self, position: int, turn: Turn, commit_seconds: float) -> dict[str, object]:
         sample = self.lease.sample_id
         return {
             "time": time.time(), "sample": str(sample), "group": sample.group, "index": sample.index,
             "attempt": sample.attempt, "turn": turn.index, "complete": turn.complete, "position": position,
-            "generated": len(turn.generated),
+            "prompt": self._prompt_length, "generated": len(turn.generated),
             "observation": len(turn.observation), "versions": [str(span.version) for span in turn.spans],
             "generate_seconds": turn.timings.get("generate", 0.0), "queue_seconds": turn.timings.get("queue", 0.0),
             "env_seconds": turn.timings.get("env_step", 0.0), "encode_seconds": turn.timings.get("encode", 0.0),

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 EMPTY_PAUSE = 0.02
 """Seconds before the buffer is asked again after it had less work than there was room for."""
 WAKE_SECONDS = 0.1
+HEARTBEAT_SECONDS = 1.0
+"""Longest time between two heartbeats: by them a producer hears of a live change of `producer.concurrency`."""
 REFRESH_SECONDS = 1.0
 REFRESH_SECONDS_WITHOUT_ENGINE = 0.1
 
@@ -117,7 +119,7 @@ class Producer:
 
     async def _fill(self) -> bool:
         """Leases what there is room for; whether the buffer had less than that."""
-        room = self._config.producer.concurrency - len(self._live)
+        room = (self._buffer.concurrency or self._config.producer.concurrency) - len(self._live)
         if room <= 0:
             return False
         leased = await self._buffer.lease(self._producer_id, room)
@@ -192,7 +194,7 @@ class Producer:
 
     async def _keep_alive(self) -> None:
         while True:
-            await asyncio.sleep(self._config.producer.lease_seconds / 3)
+            await asyncio.sleep(min(self._config.producer.lease_seconds / 3, HEARTBEAT_SECONDS))
             self._state = await self._heartbeat()
 
     async def _heartbeat(self) -> RunState:

@@ -25,7 +25,9 @@ local steps, engine, live, ready = tonumber(ARGV[4]), tonumber(ARGV[5]) or false
 for place = 7 + live, #ARGV, 2 do
   ready[#ready + 1] = {group = tonumber(ARGV[place]), v0 = tonumber(ARGV[place + 1])}
 end
-local batch = choose_batch(knobs, ready, steps, function(limit)
+local oldest = math.huge
+for place = 7, 6 + live do oldest = math.min(oldest, tonumber(ARGV[place])) end
+local batch = choose_batch(knobs, ready, steps, oldest, function(limit)
   local due = 0
   for place = 7, 6 + live do if tonumber(ARGV[place]) <= limit then due = due + 1 end end
   return due

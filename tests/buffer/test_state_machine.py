@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,7 @@ class Buffer(Faults):
         self.one = self.run(TrajectoryBuffer.connect(self.server.url, self.name))
         self.two = self.run(TrajectoryBuffer.connect(self.server.url, self.name))
         self.kills = 0
+        self.bounds: dict[int, int] = {}
         self.run(self.one.open_run(rules))
         self.claim: TrainerClaim = self.run(self.one.claim_trainer())
         self.leases: list[Lease] = []
@@ -175,6 +178,22 @@ class Buffer(Faults):
         self.run(self.one.engine_serving(engine, WeightVersion(len(self.model.ledger))))
         self.model.engines[engine] = len(self.model.ledger)
 
+    @rule(run_ahead=st.sampled_from([0, 0.5, 1, 2]), slack=st.integers(0, 2), staleness=st.integers(0, 4))
+    def settings_change(self, run_ahead: float, slack: int, staleness: int) -> None:
+        lag = math.ceil(run_ahead) + slack
+        values = {"run_ahead": run_ahead, "max_lag": lag, "max_staleness": min(staleness, lag)}
+        self.run(self.two.set_live(values))
+        self.model.rules = replace(self.model.rules, **values)  # type: ignore[arg-type]
+
+    @invariant()
+    def notes_the_bounds(self) -> None:
+        """For each group, the largest max_lag in force since its admission."""
+        if not hasattr(self, "model"):
+            return
+        lag = self.model.rules.max_lag
+        for number in range(len(self.model.groups)):
+            self.bounds[number] = max(self.bounds.get(number, 0), lag)
+
     @rule()
     def take_step(self) -> None:
         step = len(self.model.ledger) + 1
@@ -190,7 +209,9 @@ class Buffer(Faults):
             _, state = self.model.scheduling
             assert (got.live, got.complete) == (len(state.live), len(state.complete))
             return
-        assert got == LedgerEntry(step, expected, 2, 2)
+        assert got == LedgerEntry(step, expected, self.model.rules.max_staleness, self.model.rules.max_lag)
+        for group in expected:
+            assert step - 1 - self.model.groups[group].v0 <= self.bounds[group]
         assert self.run(self.one.take_step(self.claim, step)) == got
         assert not self.one.torn_groups
         for group in self.run(self.two.load_groups(got.groups)):

@@ -30,7 +30,8 @@ def test_the_line_says_what_the_samples_were() -> None:
         "response_length_mean": pytest.approx(17 / 4), "response_length_max": 5, "turns_mean": 1.25,
         "generated_tokens": 15, "trained_tokens": 13, "masked_tokens": 2,
         "token_lag_mean": pytest.approx(7 / 15), "token_lag_max": 3, "trained_token_lag_max": 1,
-        "group_lag_mean": 2.0, "group_lag_max": 3,
+        "sample_lag_mean": 0.75, "lag_parts": {"generating": 0.5, "siblings": 0.25, "ready": 0.0},
+        "group_lag_mean": 2.0, "group_lag_max": 3, "max_staleness": 2, "max_lag": 3,
         "versions_max": 2, "versions_mean": 1.25, "multi_version_samples": 1,
     }  # fmt: skip
 

@@ -61,8 +61,9 @@ def step_record(step: int, random: np.random.Generator, incarnation: int = 0, re
         "log_prob_difference": float(random.uniform(5e-8, 2e-7)),
         "log_prob_difference_all": float(random.uniform(1e-3, 5e-2)),
         "generated_tokens": 130, "trained_tokens": 126, "masked_tokens": 4, "token_lag_mean": lag,
+        "sample_lag_mean": lag, "lag_parts": {"generating": lag / 2, "siblings": lag / 4, "ready": lag / 4},
         "token_lag_max": 2 if step > 3 else 0, "trained_token_lag_max": 2 if step > 3 else 0,
-        "group_lag_mean": lag, "group_lag_max": 2 if step > 3 else 0,
+        "group_lag_mean": lag, "group_lag_max": 2 if step > 3 else 0, "max_staleness": 2, "max_lag": 2,
         "versions_max": int(random.integers(1, 4)), "versions_mean": 1.2,
         "multi_version_samples": int(random.integers(0, 9)), "wait_seconds": float(random.uniform(0.1, 0.5)),
         "load_seconds": 0.01, "train_seconds": float(random.uniform(0.6, 0.8)), "publish_seconds": 0.2,
@@ -94,7 +95,7 @@ def turn_record(group: int, index: int, turn: int, versions: list[str], number: 
     """One line of turns/PRODUCER.jsonl with every field."""
     return {
         "time": 1.75e9 + 0.1 * number + 0.03 * turn, "sample": f"{group}-{index}", "group": group, "index": index,
-        "attempt": 0, "turn": turn, "complete": True, "position": turn + 1, "generated": 2,
+        "attempt": 0, "turn": turn, "complete": True, "position": turn + 1, "prompt": 6, "generated": 2,
         "observation": 3, "versions": versions,
         "generate_seconds": 0.02 + 0.001 * (number % 7), "queue_seconds": 0.001, "env_seconds": 0.0001,
         "encode_seconds": 0.0002, "commit_seconds": 0.0005, "env_retries": 0, "reward": 0.0, "finish_reason": "stop",

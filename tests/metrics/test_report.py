@@ -160,6 +160,18 @@ def test_a_trainers_restart_is_marked(run: RunRecords) -> None:
     assert [shape["x0"] for shape in panel.layout["shapes"]] == [41]
 
 
+def test_changed_settings_are_listed_and_marked(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    with JsonLines(folder / "changes.jsonl") as changes:
+        changes.append({"number": 1, "time": 1.75e9, "setting": "scheduling.max_lag", "old": 2, "new": None,
+                        "by": "set", "step": 7})  # fmt: skip
+    run = RunRecords.load(folder)
+    assert "2025-06-1515:06:40UTC7scheduling.max_lag2nolimitset" in "".join(Page(render(run)).text.split())
+    panel = panels(run)[0]
+    assert [shape["x0"] for shape in panel.layout["shapes"]] == [41, 7.5]
+    assert [note["text"] for note in panel.layout["annotations"]] == ["trainer restarted", "max_lag"]
+
+
 def test_the_pause_of_a_restart_is_no_throughput(run: RunRecords) -> None:
     (panel,) = [panel for panel in panels(run) if panel.title == "Throughput"]
     assert 41 not in panel.data[0]["x"]

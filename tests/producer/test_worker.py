@@ -100,6 +100,23 @@ async def test_a_run_is_played_to_its_end(rollout, open_buffer, tmp_path):
     assert len(lines) == sum(sample.next_turn for sample in samples)
 
 
+async def test_concurrency_may_change_while_samples_are_played(rollout, open_buffer):
+    loaded = rollout(**{"producer.concurrency": 2, "producer.lease_seconds": 0.3})
+    buffer = await open_buffer(loaded.config)
+    fleet, stop = ScriptedFleet(halving), asyncio.Event()
+    fleet.hold.clear()
+    playing = asyncio.create_task(Producer(loaded, buffer, fleet, "p").run(stop))
+    async with asyncio.timeout(10):
+        for concurrency in (2, 5):
+            await buffer.set_live({"concurrency": concurrency})
+            while len(fleet.aborted) < concurrency:  # requests under way
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert (await buffer.snapshot()).leased == concurrency
+    stop.set()
+    await asyncio.wait_for(playing, 5)
+
+
 async def test_a_second_producer_resumes_where_the_first_was_killed(rollout, open_buffer, server):
     """Killed without a word: its tasks just stop. Every committed turn is kept; none is played again."""
     loaded = rollout(**{"trainer.steps": 1, "producer.lease_seconds": 0.3})

@@ -38,6 +38,19 @@ local function trainer_refused(incarnation, nonce)
   return superseded(incarnation, nonce) or {'unasserted', rule('ledger_steps')}
 end
 
+-- Gives a rule another value and enters the change in the audit list. Answers the entry, or nil when it was so already.
+local function change_rule(name, value, by)
+  local old = redis.call('HGET', key_run, name)
+  if tonumber(old) == tonumber(value) then return nil end
+  local entry = cjson.encode({
+    number = redis.call('LLEN', key_changes) + 1, time = now_ms() / 1000, rule = name, old = old, new = value, by = by,
+    step = rule('ledger_steps'),
+  })
+  redis.call('HSET', key_run, name, value)
+  redis.call('RPUSH', key_changes, entry)
+  return entry
+end
+
 local function knobs()
   return {batch = rule('groups_per_step'), run_ahead = rule('run_ahead'), max_lag = rule('max_lag')}
 end

@@ -18,7 +18,8 @@ for place = 1, #scored, 2 do
   ready[#ready + 1] = {group = tonumber(scored[place]), v0 = tonumber(scored[place + 1])}
 end
 table.sort(ready, function(a, b) return a.v0 < b.v0 or (a.v0 == b.v0 and a.group < b.group) end)
-local batch, reason = choose_batch(knobs(), ready, steps, function(limit)
+local oldest = tonumber(redis.call('ZRANGE', key_live, 0, 0, 'WITHSCORES')[2])
+local batch, reason = choose_batch(knobs(), ready, steps, oldest, function(limit)
   return redis.call('ZCOUNT', key_live, '-inf', limit)
 end)
 if not batch then

@@ -1,0 +1,88 @@
+"""`stream-rl set`: on a run that lives and on one that has stopped; status and report show what was changed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import StreamRL
+from played_run import RULES, play
+
+from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.metrics.announcement import RunAnnouncement
+from stream_rl.run_lock import run_lock
+
+
+async def fill(url: str, name: str) -> None:
+    async with await TrajectoryBuffer.connect(url, name) as buffer:
+        await play(buffer)
+
+
+def begin(settings: Path) -> Config:
+    config = Config.load(settings)
+    config.folder.mkdir()
+    (config.folder / "config.yaml").write_text(config.dump())
+    return config
+
+
+@pytest.fixture
+def live(settings: Path) -> Iterator[Path]:
+    """The folder of a run that goes on: this process is its supervisor."""
+    config = begin(settings)
+    with EmbeddedServer(config.folder / "buffer") as server, run_lock(config.folder):
+        asyncio.run(fill(server.url, config.name))
+        RunAnnouncement(os.getpid(), 0.0, 0.0, server.url, "").write(config.folder)
+        yield config.folder
+
+
+def test_changes_say_when_they_hold_and_are_shown(stream_rl: StreamRL, live: Path) -> None:
+    answer = stream_rl("set", live, "max_staleness=4", "max_lag=6", "concurrency=512")
+    assert answer.code == 0, answer.err
+    assert answer.out.splitlines() == [
+        "scheduling.max_staleness: 8 -> 4", "  from the next step that is taken",
+        "scheduling.max_lag: 12 -> 6",
+        "  the groups live now (1) may still be trained up to lag 12, overdue ones first; "
+        "groups that start from now on keep to 6",
+        "producer.concurrency: 0 -> 512", "  within a second",
+    ]  # fmt: skip
+    assert stream_rl("set", live, "max_lag=6").out == "nothing changed: these are the values in force\n"
+    for command in (("set", live), ("status", live, "--once")):
+        shown = stream_rl(*command).out
+        assert "changed settings" in shown
+        assert "scheduling.max_staleness" in shown
+        assert re.search(r"max_lag +6\b", shown)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("max_stale=3", "did you mean 'max_staleness'?"),
+        ("rollout.group_size=3", "no live setting 'rollout.group_size'"),
+        ("max_lag=0", "max_staleness=8 is more than max_lag=0"),
+        ("max_lag", "must be key.path=value"),
+    ],
+)
+def test_what_is_wrong_ends_with_one_line(stream_rl: StreamRL, live: Path, assignment: str, message: str) -> None:
+    answer = stream_rl("set", live, assignment)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+
+
+def test_a_stopped_run_keeps_what_is_set_for_its_resume(stream_rl: StreamRL, settings: Path) -> None:
+    config = begin(settings)
+    with EmbeddedServer(config.folder / "buffer") as server:
+        asyncio.run(fill(server.url, config.name))
+    assert stream_rl("set", config.folder, "run_ahead=1.5").code == 0
+
+    async def resumed() -> float:
+        with EmbeddedServer(config.folder / "buffer") as server:
+            async with await TrajectoryBuffer.connect(server.url, config.name) as buffer:
+                await buffer.open_run(RULES)
+                return (await buffer.snapshot()).rules.run_ahead
+
+    assert asyncio.run(resumed()) == 1.5
