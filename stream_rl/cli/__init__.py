@@ -24,7 +24,9 @@ from stream_rl.cli import (
     purge,
     report,
     settings,
+    simulate,
     status,
+    sweep,
     train,
 )
 from stream_rl.cli import set as live_set
@@ -33,6 +35,7 @@ from stream_rl.errors import StreamRLError, UserError
 __all__ = ["main"]
 
 RUN, LOOK, REPAIR, REFERENCE = "Run", "Look at a run", "Look after a run", "Reference"
+TUNE = "Find good settings"
 
 app = typer.Typer(
     name="stream-rl",
@@ -57,6 +60,8 @@ def _program(
 app.command("train", epilog=train.EXAMPLES, rich_help_panel=RUN)(train.train)
 app.command("make-model", epilog=make_model.EXAMPLES, rich_help_panel=RUN)(make_model.make_model)
 app.add_typer(buffer.app, name="buffer", rich_help_panel=RUN)
+app.command("simulate", epilog=simulate.EXAMPLES, rich_help_panel=TUNE)(simulate.simulate)
+app.command("sweep", epilog=sweep.EXAMPLES, rich_help_panel=TUNE)(sweep.sweep)
 app.command("set", epilog=live_set.EXAMPLES, rich_help_panel=RUN)(live_set.set_live)
 app.command("status", epilog=status.EXAMPLES, rich_help_panel=LOOK)(status.status)
 app.command("report", epilog=report.EXAMPLES, rich_help_panel=LOOK)(report.report)

@@ -3,9 +3,10 @@
     async with FakeEngineServer(scripted([7, 4]), vocab_size=32) as engine:
         async with EngineClient(engine.url, vocab_size=32) as client: ...
 
-What it keeps of the real server: the shape of its answers; stop tokens included; spans across an update inside a
-request; 400 for requests that are too long, named twice, or would flush a busy cache; pauses, in which arrivals wait;
-an abort that returns the tokens so far, or none from the queue; the version "default" until one is published.
+What it keeps of the real server: the shape of its answers; time in the queue; stop tokens included; spans across an
+update inside a request; 400 for requests that are too long, named twice, or would flush a busy cache; pauses, in which
+arrivals wait; an abort that returns the tokens so far, or none from the queue; the version "default" until one is
+published.
 """
 
 from __future__ import annotations
@@ -202,8 +203,11 @@ class FakeEngineServer:
         return None if request.prompt else "input_ids cannot be empty"
 
     async def _decode(self, request: FakeRequest) -> None:
+        clock = asyncio.get_running_loop().time
+        arrived = clock()
         async with self._slots:
             await self._going.wait()
+            request.queue_seconds = clock() - arrived
             self._running += 1
             try:
                 await self._sleep(self._latency.prefill)

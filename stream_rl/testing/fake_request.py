@@ -41,6 +41,7 @@ class FakeRequest:
     log_probs: list[float] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     finish_reason: str = "length"
+    queue_seconds: float = 0.0
     task: asyncio.Task[None] | None = None
 
     def result(self, version: str) -> dict[str, Any]:
@@ -54,6 +55,7 @@ class FakeRequest:
                 [log_prob, token, None] for log_prob, token in zip(self.log_probs, self.tokens, strict=True)
             ],
             "completion_tokens": len(self.tokens),
+            "queue_time": self.queue_seconds,
         }
         if self.finish_reason != "abort" or self.tokens:
             meta |= {"prompt_tokens": len(self.prompt), "cached_tokens": 0}
