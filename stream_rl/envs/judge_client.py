@@ -2,13 +2,15 @@
 
 A process has one client for each judge, with an event loop of its own in a thread, so that environments may wait for
 answers in threads or in any loop. Equal questions share one request while it is under way, and its answer afterwards.
-A question goes on when who asked it gives up: a step that is tried again then finds the answer.
+A question goes on when who asked it gives up: a step that is tried again then finds the answer. None goes on for longer
+than its `deadline`, and nobody waits longer for one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import hashlib
 import os
 import random
@@ -30,6 +32,8 @@ __all__ = ["EndpointSettings", "JudgeClient", "Unanswered"]
 Result = TypeVar("Result")
 
 FIRST_PAUSE = 0.25
+GRACE = 2.0
+"""Seconds beyond a question's deadline after which the client itself counts as stuck."""
 CLOSE_SECONDS = 5.0
 REFUSALS = (400, 413, 422)
 """HTTP statuses that say that this question can never be answered."""
@@ -56,6 +60,8 @@ class EndpointSettings(Settings):
     """Seconds that one request may take."""
     attempts: int = Field(3, gt=0)
     """Requests for one question before the step fails; together they should fit into environment.step_timeout."""
+    deadline: float = Field(300.0, gt=0)
+    """Seconds for one question in all, its wait for a free request included; then the step fails."""
     cache_size: int = Field(4096, ge=0)
     """Answers that a producer remembers, the newest used ones."""
 
@@ -89,22 +95,38 @@ class JudgeClient(Generic[Result]):
         """What the judge says to chat messages. In any event loop.
 
         Raises:
-            EnvInfraError: no usable answer within `attempts`.
+            EnvInfraError: no usable answer within `attempts` or `deadline`.
             EnvFatalError: the endpoint refuses this question.
         """
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(messages), self._loop))
+        asked = asyncio.run_coroutine_threadsafe(self._ask(messages), self._loop)
+        try:
+            async with asyncio.timeout(self._settings.deadline + GRACE):
+                return await asyncio.wrap_future(asked)
+        except TimeoutError as error:
+            raise self._late() from error
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Waits, in a thread that may block, for a coroutine that asks: at most for `attempts` times `timeout` and
-        the questions before it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """Waits, in a thread that may block, for a coroutine that asks one question. Raises as `ask`."""
+        asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return asked.result(self._settings.deadline + 2 * GRACE)
+        except concurrent.futures.TimeoutError as error:
+            asked.cancel()
+            raise self._late() from error
 
     def close(self) -> None:
-        """Ends the connections and the thread, at the latest when the process exits; gives up what is under way."""
+        """Ends the connections and the thread, at the latest when the process exits; gives up what is under way.
+
+        Raises:
+            EnvInfraError: they do not end within seconds.
+        """
         atexit.unregister(self.close)
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CLOSE_SECONDS)
+        closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        concurrent.futures.wait([closing], timeout=CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            raise EnvInfraError(f"the client of the judge at {self._settings.url} does not end", cause="timeout")
         self._loop.close()
 
     async def _close(self) -> None:
@@ -137,6 +159,14 @@ class JudgeClient(Generic[Result]):
         }
 
     async def _answered(self, key: bytes, body: bytes) -> Result:
+        try:
+            async with asyncio.timeout(self._settings.deadline):
+                return await self._asked_for(key, body)
+        except TimeoutError as error:
+            catalog.JUDGE_QUESTIONS.inc(outcome="failed")
+            raise self._late() from error
+
+    async def _asked_for(self, key: bytes, body: bytes) -> Result:
         attempts = self._settings.attempts
         for attempt in range(attempts):
             try:
@@ -170,6 +200,10 @@ class JudgeClient(Generic[Result]):
             return str(orjson.loads(text)["choices"][0]["message"]["content"] or "")
         except (orjson.JSONDecodeError, LookupError, TypeError) as error:
             raise Unanswered(f"no chat completion: {text[:200]!r}") from error
+
+    def _late(self) -> EnvInfraError:
+        seconds = f"{self._settings.deadline:g} seconds"
+        return EnvInfraError(f"no answer of the judge at {self._settings.url} within {seconds}", cause="timeout")
 
     def _remember(self, key: bytes, answer: Result) -> None:
         self._known[key] = answer

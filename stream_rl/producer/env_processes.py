@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import queue
 import socket
@@ -30,10 +31,14 @@ from stream_rl.producer.env_process import HEADER, Answered, Facts, Job, serve
 
 __all__ = ["EnvProcesses", "RemoteEnv"]
 
+logger = logging.getLogger(__name__)
+
 GRACE = 2.0
 """Seconds beyond a call's time-out after which a process counts as stuck."""
 START_SECONDS = 60.0
 """The same for a process that has not answered yet: it starts, and imports the environment."""
+KILL_SECONDS = 10.0
+"""Seconds that the kernel may take to end a process that was killed."""
 SERVE = f"from {serve.__module__} import serve; serve"
 VISITED = frozenset({"reset", "step", "cut", "load_state_dict"})
 
@@ -153,9 +158,20 @@ class _Process:
                 data = self._pipe.recv_bytes()
                 loop.call_soon_threadsafe(self._deliver, int.from_bytes(data[:HEADER], "big"), data[HEADER:])
         except (EOFError, OSError):
-            self._popen.wait()
+            self._reap()
             with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
                 loop.call_soon_threadsafe(self._died)
+
+    def _reap(self) -> None:
+        """Sees to it that a process which has closed its socket ends."""
+        for seconds in (GRACE, KILL_SECONDS):
+            try:
+                self._popen.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._popen.kill()
+            else:
+                return
+        logger.error("process %d of environments was killed and does not end", self._popen.pid)
 
     def _deliver(self, number: int, data: bytes) -> None:
         self.answers = True

@@ -14,8 +14,8 @@ from typing import Any
 
 from stream_rl.agents import AgentContext, AgentLoop, Answer
 from stream_rl.envs.base import Message, ResumeClass
-from stream_rl.errors import ModelError
 from stream_rl.envs.tool_calls import PARSERS, Parsed
+from stream_rl.errors import ModelError
 from stream_rl.tools.session import ToolAnswer, ToolSession
 from stream_rl.tools.toolbox import load_toolbox
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from stream_rl.agents import AgentContext
 from stream_rl.envs.base import ResumeClass, mistakes_are_answers
+from stream_rl.envs.tool_calls import Parsed, ToolCall, Undecodable
 from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError
 from stream_rl.metrics import catalog
-from stream_rl.envs.tool_calls import Parsed, ToolCall, Undecodable
 from stream_rl.tools.tool import Tool, ToolResult
 from stream_rl.tools.toolbox import Toolbox
 from stream_rl.tools.truncation import truncate

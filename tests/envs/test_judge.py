@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from fake_judge import FakeJudge, Reply
 
 from stream_rl.envs import judge as judge_module
+from stream_rl.envs import judge_client
 from stream_rl.envs.base import BaseInteractionEnv, EnvSample, ResumeClass, resume_class
 from stream_rl.envs.judge import Judged, build_env, prompt
 from stream_rl.errors import ActionError, ConfigError, EnvFatalError, EnvInfraError, EnvironmentLoadError
@@ -155,6 +157,34 @@ async def test_a_step_that_was_given_up_finds_the_answer_when_it_is_tried_again(
             await judged(fake).step("7")
     assert (await judged(fake).step("7"))[2]["reward"] == 1.0
     assert len(fake.bodies) == 1
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_no_question_waits_longer_than_its_deadline_not_even_for_its_turn(serve, threaded):
+    env = judged(serve(1.5), concurrency=1, deadline=0.2, timeout=5.0)
+    step = env.step
+
+    async def in_a_thread(text: str) -> Any:
+        return await asyncio.to_thread(env._client.run, step(text))
+
+    ask = in_a_thread if threaded else step
+    held = asyncio.create_task(ask("first"))
+    await asyncio.sleep(0.05)
+    for late in (ask("second"), held):
+        with pytest.raises(EnvInfraError, match=r"no answer of the judge at .* within 0\.2 seconds") as lost:
+            await late
+        assert lost.value.cause == "timeout"
+
+
+def test_a_client_that_does_not_end_says_so(serve, monkeypatch):
+    monkeypatch.setattr(judge_client, "CLOSE_SECONDS", 0.1)
+    client, going = judged(serve("Score: 10"))._client, threading.Event()
+    client._loop.call_soon_threadsafe(going.wait, 30)
+    with pytest.raises(EnvInfraError, match="does not end"):
+        client.close()
+    going.set()
+    client._thread.join(10)
+    assert not client._thread.is_alive()
 
 
 def test_a_sync_environment_is_judged_in_its_thread(serve, monkeypatch):

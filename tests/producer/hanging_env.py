@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,13 @@ class Obedient(BaseInteractionEnv):
                 time.sleep(60)
             case "hold":
                 ctypes.PyDLL(None).sleep(60)  # with the interpreter's lock
+            case "hang up":  # and stop before the process can end
+                sys.setswitchinterval(60)
+                libc = ctypes.PyDLL(None)  # keeps the interpreter's lock
+                for link in Path("/proc/self/fd").iterdir():
+                    if link.is_socket():
+                        libc.shutdown(int(link.name), socket.SHUT_RDWR)
+                libc.kill(os.getpid(), signal.SIGSTOP)
             case "die":
                 os._exit(3)
             case "misspell":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -81,6 +82,14 @@ async def test_a_stuck_or_dead_process_is_replaced_and_what_it_held_is_infrastru
         await other.step("go")
     assert lost.value.cause == "process"
     assert (await (await build(processes)).step("go"))[2] == {"reward": 1.0}
+
+
+async def test_a_process_that_hangs_up_and_does_not_end_is_killed(processes):
+    env = await build(processes)
+    (process,) = processes._processes
+    with pytest.raises(EnvInfraError, match="process ended"):
+        await env.step("hang up")
+    assert await asyncio.to_thread(process._popen.wait, 10) == -signal.SIGKILL
 
 
 async def test_no_more_calls_than_the_limit_are_under_way(monkeypatch):

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from tool_fixtures import context, settings
 
-from stream_rl.errors import ConfigError, EnvInfraError
 from stream_rl.envs.tool_calls import ToolCall
+from stream_rl.errors import ConfigError, EnvInfraError
 from stream_rl.tools.session import ToolSession
 from stream_rl.tools.toolbox import Toolbox
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tool_fixtures import World, context, settings
 
+from stream_rl.envs.tool_calls import ToolCall, Undecodable
 from stream_rl.errors import ConfigError, EnvFatalError, EnvInfraError
 from stream_rl.metrics import catalog
-from stream_rl.envs.tool_calls import ToolCall, Undecodable
 from stream_rl.tools.session import ToolSession
 from stream_rl.tools.toolbox import Toolbox
 
