@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from stream_rl.config_aliases import ALIASES, in_own_names, place_aliases
+from stream_rl.config_multimodal import MultimodalConfig
 from stream_rl.config_sections import (
     BufferConfig,
     DataConfig,
@@ -34,7 +35,8 @@ from stream_rl.suggestion import did_you_mean
 
 __all__ = [
     "BufferConfig", "Config", "DataConfig", "EngineConfig", "EnvironmentConfig", "EvaluationConfig", "MetricsConfig",
-    "ModelConfig", "ProducerConfig", "RolloutConfig", "SchedulingConfig", "SupervisionConfig", "TrainerConfig",
+    "ModelConfig", "MultimodalConfig", "ProducerConfig", "RolloutConfig", "SchedulingConfig", "SupervisionConfig",
+    "TrainerConfig",
 ]  # fmt: skip
 
 
@@ -48,6 +50,7 @@ class Config(Settings):
     model: ModelConfig
     environment: EnvironmentConfig = EnvironmentConfig()
     data: DataConfig = DataConfig()
+    multimodal: MultimodalConfig = MultimodalConfig()
     rollout: RolloutConfig = RolloutConfig()
     producer: ProducerConfig = ProducerConfig()
     buffer: BufferConfig = BufferConfig()

@@ -23,6 +23,7 @@ ALIASES = {
     "label_key": "data.label_field",
     "lr": "trainer.learning_rate",
     "max_turns": "rollout.max_turns",
+    "multimodal_keys": "data.image_field",
     "n_samples_per_prompt": "rollout.group_size",
     "num_rollout": "trainer.steps",
     "prompt_data": "data.path",

@@ -98,10 +98,22 @@ class DataConfig(Settings):
     """The row's field with the prompt: text or a list of chat messages."""
     label_field: str = "label"
     """The row's field handed to the environment as `sample.label`; may be absent."""
+    image_field: str | None = None
+    """The row's field with a list of images for the `<image>` marks in its prompt; slime: `multimodal_keys`."""
     shuffle: bool = True
     """Shuffle every epoch, seeded by `seed`."""
     system_prompt: str | None = None
     """A system message put before every prompt that has none."""
+
+    @field_validator("image_field", mode="before")
+    @classmethod
+    def _of_multimodal_keys(cls, value: Any) -> Any:
+        """slime's `multimodal_keys` is a mapping."""
+        if not isinstance(value, dict):
+            return value
+        if value.keys() != {"image"}:
+            raise ValueError(f"must be {{image: FIELD}}, not {value}: rows may have images alone")
+        return value["image"]
 
 
 class RolloutConfig(Settings):

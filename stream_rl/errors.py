@@ -18,14 +18,17 @@ StreamRLError
 │   └── CorruptRecord         a stored record does not decode: magic, version, size or dtype
 ├── EngineError
 │   ├── EngineRejected        4xx: the request itself is wrong; never retried
+│   ├── PromptMismatch        the engine read another number of tokens than it was sent: it wrote the prompt anew
 │   ├── EngineUnavailable     no answer within the deadline, or no serving engine
 │   └── WeightUpdateFailed    an engine did not take a weight version
 ├── EnvError
 │   ├── EnvInfraError         the world's fault: retried, never scored
 │   ├── ActionError           the model's fault: becomes an observation, counted
 │   └── EnvFatalError         the episode cannot go on
+│       └── ImageError        an image cannot be read or shown: damaged, too large, missing, of an odd kind
 ├── ProcessDied               a process of the run ended without being asked to
 └── TrainingError
+    ├── ImageMismatch         a sample has another number of placeholders than its images have features
     ├── NoTrainableBatch      many completions in a row, yet no batch could be formed
     ├── TrainerSuperseded     a newer trainer has claimed the run
     └── RepeatedDeaths        a process died several times without progress between the deaths
@@ -34,9 +37,9 @@ StreamRLError
 __all__ = [
     "ActionError", "AgentLoadError", "BufferError", "BufferFull", "BufferInUse", "BufferUnavailable", "ConfigError",
     "CorruptRecord", "DataError", "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError",
-    "EnvInfraError", "EnvironmentLoadError", "ImageMissing", "JournalMismatch", "LeaseLost", "LedgerMismatch",
-    "ModelError", "NoTrainableBatch", "ProcessDied", "RepeatedDeaths", "StreamRLError", "TrainerSuperseded",
-    "TrainingError", "UserError", "WeightUpdateFailed",
+    "EnvInfraError", "EnvironmentLoadError", "ImageError", "ImageMismatch", "ImageMissing", "JournalMismatch",
+    "LeaseLost", "LedgerMismatch", "ModelError", "NoTrainableBatch", "ProcessDied", "PromptMismatch",
+    "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
 ]  # fmt: skip
 
 
@@ -123,6 +126,10 @@ class EngineRejected(EngineError):
     """The engine answered 4xx, or the request was refused before it was sent. Never retried."""
 
 
+class PromptMismatch(EngineError):
+    """The engine read another number of tokens than were sent: its log-probs are of another context."""
+
+
 class EngineUnavailable(EngineError):
     """No engine answered within the deadline."""
 
@@ -162,12 +169,20 @@ class EnvFatalError(EnvError):
     """The episode cannot go on; the sample fails and its sibling slot is refilled."""
 
 
+class ImageError(EnvFatalError):
+    """An image cannot be read or shown; the message says which, and why. Its sample fails, and no other."""
+
+
 class ProcessDied(StreamRLError):
     """A process of the run ended without being asked to; it is brought back under a budget of deaths."""
 
 
 class TrainingError(StreamRLError):
     """Base of the consumer's errors."""
+
+
+class ImageMismatch(TrainingError):
+    """A sample has another number of placeholder tokens than its images have features; the message names it."""
 
 
 class NoTrainableBatch(TrainingError):

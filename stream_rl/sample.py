@@ -9,6 +9,7 @@ Observation tokens have loss mask 0, log-prob 0.0 and version -1.
 from __future__ import annotations
 
 import enum
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ class StopReason(enum.StrEnum):
     MAX_RESPONSE_LEN = "max_response_len"
     MAX_CONTEXT_LEN = "max_context_len"
     MAX_TURN_LEN = "max_turn_len"
+    IMAGE_PLACEHOLDER = "image_placeholder"
     PARSE_FAILURES = "parse_failures"
     DEADLINE = "deadline"
     ENV_FAILURE = "env_failure"
@@ -104,6 +106,11 @@ class SampleId:
         return cls(*(int(part) for part in text.split("-")))
 
 
+def image_name(image: bytes) -> str:
+    """What an image is called everywhere: 32 hex digits of BLAKE2b of its (compressed) bytes."""
+    return hashlib.blake2b(image, digest_size=16).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to write one sample. `number` and `nonce` together are the fencing token; neither counts failures."""
@@ -123,7 +130,8 @@ class Turn:
     observation   int32 (o,)    the delta tokens up to the next generation; empty after the last turn
     spans         over `generated` alone: start 0, end g, without gaps
     reward        info["reward"] of this interaction, 0.0 while it is incomplete
-    images        names of the images that the observation shows, as `TrajectoryBuffer.put_images` gave them
+    images        names of the images that the observation shows, in order
+    image_tokens  how many of the observation's tokens stand for each of them
     environment   what a resume needs: state_dict() of the environment or loop, or results of `once`; None without any
     timings       seconds: generate, env_step, encode, queue
     """
@@ -141,6 +149,7 @@ class Turn:
     active_seconds: float = 0.0
     timings: Mapping[str, float] = field(default_factory=dict)
     images: tuple[str, ...] = ()
+    image_tokens: tuple[int, ...] = ()
     environment: Mapping[str, Any] | None = None
     action: str = ""
 
@@ -161,8 +170,9 @@ class Turn:
 class Sample:
     """One trajectory. Grows only through `append`; arrays are joined when they are asked for.
 
-    `prompt` is what the dataset gave (text or chat messages), `prompt_tokens` int32 (p,) its encoding. The totals,
-    from `response_length` on, are kept as turns come: what a turn costs must not grow with the turns before it.
+    `prompt` is what the dataset gave (text or chat messages), `prompt_tokens` int32 (p,) its encoding, `prompt_images`
+    and `prompt_image_tokens` what a turn's are of its observation. The totals, from `response_length` on, are kept as
+    turns come: what a turn costs must not grow with the turns before it.
     """
 
     group_index: int
@@ -175,6 +185,8 @@ class Sample:
     temperature: float = 1.0
     sampling_seed: int = 0
     session_id: str = ""
+    prompt_images: tuple[str, ...] = ()
+    prompt_image_tokens: tuple[int, ...] = ()
     turns: list[Turn] = field(default_factory=list)
     reward: float | None = None
     status: Status = Status.PENDING
@@ -228,6 +240,16 @@ class Sample:
             self._joined, self._joined_turns = np.concatenate([self._joined, *parts]), len(self.turns)
             self._joined.setflags(write=False)
         return self._joined
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Names of all images, in the order in which `tokens` has their placeholders."""
+        return (*self.prompt_images, *(name for turn in self.turns for name in turn.images))
+
+    @property
+    def image_tokens(self) -> tuple[int, ...]:
+        """How many of `tokens` stand for each of `images`."""
+        return (*self.prompt_image_tokens, *(count for turn in self.turns for count in turn.image_tokens))
 
     @property
     def tokens(self) -> Int32:

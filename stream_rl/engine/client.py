@@ -15,13 +15,22 @@ from typing import Literal, Self
 
 import numpy as np
 
-from stream_rl.engine.generation import Generation, SamplingParams, check_ids, decode_generation, encode_request
+from stream_rl.engine.generation import (
+    Generation,
+    ImageInputs,
+    SamplingParams,
+    check_ids,
+    check_read,
+    decode_generation,
+    encode_request,
+)
 from stream_rl.engine.transport import Transport
 from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable
 from stream_rl.sample import Int32, WeightVersion
 
 __all__ = [
-    "CONTROL_SECONDS", "EngineClient", "Generation", "PauseMode", "SamplingParams", "ServerInfo", "TensorSpec",
+    "CONTROL_SECONDS", "EngineClient", "Generation", "ImageInputs", "PauseMode", "SamplingParams", "ServerInfo",
+    "TensorSpec",
 ]  # fmt: skip
 
 PauseMode = Literal["retract", "in_place", "abort"]
@@ -86,6 +95,7 @@ class EngineClient:
         input_ids: Int32,
         sampling: SamplingParams,
         *,
+        images: ImageInputs | None = None,
         extra_key: str | None = None,
         rid: str | None = None,
         timeout: float = 600.0,
@@ -93,12 +103,14 @@ class EngineClient:
         """Continues `input_ids` (int32 (p,)). While the engine is paused this waits.
 
         Args:
+            images: those whose placeholders are among the ids; the engine keeps what it made of earlier turns' images.
             extra_key: requests share cached prefixes only under equal keys.
             rid: the name that `abort` knows the request by.
 
         Raises:
             EngineRejected: also for an id outside the vocabulary or a request longer than the context.
             EngineUnavailable: also when the engine has been given no weight version yet.
+            PromptMismatch: the engine read other tokens than these.
             EngineError: the answer contradicts itself.
         """
         check_ids(input_ids, self.vocab_size)
@@ -111,12 +123,14 @@ class EngineClient:
             # The server may still be running an attempt whose connection broke, and refuses its name. The slash keeps
             # one name from being a prefix of another: the server aborts by prefix.
             self._attempts_of[name] = f"{name}.{next(attempts)}/"
-            return encode_request(input_ids, sampling, rid=self._attempts_of[name], extra_key=extra_key)
+            return encode_request(input_ids, sampling, rid=self._attempts_of[name], extra_key=extra_key, images=images)
 
         try:
-            return decode_generation(await self._transport.call("POST", "/generate", body, timeout=timeout))
+            answer = decode_generation(await self._transport.call("POST", "/generate", body, timeout=timeout))
         finally:
             del self._attempts_of[name]
+        check_read(answer, len(input_ids))
+        return answer
 
     async def abort(self, rid: str, *, timeout: float = CONTROL_SECONDS) -> None:
         """Ends one request of this client, which then returns what it has. Nothing happens if it is over already."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stream_rl.engine.client import EngineClient
-from stream_rl.engine.generation import Generation, SamplingParams
+from stream_rl.engine.generation import Generation, ImageInputs, SamplingParams
 from stream_rl.engine.router import RouterClient
 from stream_rl.errors import EngineUnavailable
 from stream_rl.metrics import catalog
@@ -121,6 +121,7 @@ class Fleet:
         input_ids: Int32,
         sampling: SamplingParams,
         *,
+        images: ImageInputs | None = None,
         rid: str | None = None,
         extra_key: str | None = None,
     ) -> Generation:
@@ -132,12 +133,13 @@ class Fleet:
             EngineError: an engine's answer contradicts itself.
         """
         last: EngineUnavailable | None = None
+        named: dict[str, Any] = {"images": images, "rid": rid, "extra_key": extra_key, "timeout": self._timeout}
         try:
             async with asyncio.timeout(self._timeout):
                 while True:
                     engine = await self._engine_for(session_id)
                     try:
-                        return await self._call(engine, input_ids, sampling, rid, extra_key)
+                        return await self._call(engine, rid, input_ids, sampling, **named)
                     except EngineUnavailable as error:
                         last = error
                         engine.passed_over_until = asyncio.get_running_loop().time() + self._pass_over
@@ -150,9 +152,7 @@ class Fleet:
         if (engine := self._running.get(rid)) is not None:
             await engine.client.abort(rid)
 
-    async def _call(
-        self, engine: _Engine, input_ids: Int32, sampling: SamplingParams, rid: str | None, extra_key: str | None
-    ) -> Generation:
+    async def _call(self, engine: _Engine, rid: str | None, *what: Any, **named: Any) -> Generation:
         confirmed, task = engine.confirmed, asyncio.current_task()
         assert task is not None
         cancelling = task.cancelling()
@@ -160,9 +160,7 @@ class Fleet:
         if rid is not None:
             self._running[rid] = engine
         try:
-            generation = await engine.client.generate(
-                input_ids, sampling, rid=rid, extra_key=extra_key, timeout=self._timeout
-            )
+            generation = await engine.client.generate(*what, **named)
         except asyncio.CancelledError:
             # One cancellation is `refresh`'s, if the engine left; any other is the caller's own.
             if engine.gone and task.uncancel() <= cancelling:

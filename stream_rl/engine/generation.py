@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable
+from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable, PromptMismatch
 from stream_rl.sample import Float32, Int32, VersionSpan, WeightVersion
 
-__all__ = ["Generation", "SamplingParams", "check_ids", "decode_generation", "encode_request"]
+__all__ = [
+    "Generation", "ImageInputs", "SamplingParams", "check_ids", "check_read", "decode_generation", "encode_request",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,20 @@ class SamplingParams:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} asks for nothing")
         if self.temperature < 0:
             raise ValueError(f"temperature={self.temperature} is negative")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInputs:
+    """The images among a prompt's tokens, in order.
+
+    placeholder  the id that stands for one feature of an image
+    tokens       features of each: so many placeholders follow each other in the prompt
+    data         each image as its JSON stands in a request: a data URL
+    """
+
+    placeholder: int
+    tokens: tuple[int, ...]
+    data: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +85,23 @@ def check_ids(input_ids: Int32, vocab_size: int) -> None:
         raise EngineRejected(f"token {int(input_ids[at])} at {at} is outside the model's vocabulary of {vocab_size}")
 
 
-def encode_request(input_ids: Int32, sampling: SamplingParams, *, rid: str, extra_key: str | None) -> dict[str, Any]:
-    """The body of SGLang's `/generate`."""
+def check_read(generation: Generation, sent: int) -> None:
+    """Whether the engine read the tokens that it was sent; it may have written a prompt with images anew.
+
+    An answer without a count is to a request that never ran. Raises PromptMismatch.
+    """
+    if generation.prompt_tokens and generation.prompt_tokens != sent:
+        raise PromptMismatch(f"the engine read a prompt of {generation.prompt_tokens} tokens where {sent} were sent")
+
+
+def encode_request(
+    input_ids: Int32, sampling: SamplingParams, *, rid: str, extra_key: str | None, images: ImageInputs | None = None
+) -> dict[str, Any]:
+    """The body of SGLang's `/generate`, which repeats an image's placeholder itself.
+
+    Raises:
+        EngineRejected: placeholders and features do not agree.
+    """
     params: dict[str, Any] = {
         "max_new_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
@@ -83,6 +114,8 @@ def encode_request(input_ids: Int32, sampling: SamplingParams, *, rid: str, extr
     if sampling.sampling_seed is not None:
         params["sampling_seed"] = sampling.sampling_seed
     body: dict[str, Any] = {"input_ids": input_ids, "sampling_params": params, "return_logprob": True, "rid": rid}
+    if images is not None:
+        body |= {"input_ids": _one_each(input_ids, images), "image_data": images.data}
     if extra_key is not None:
         body["extra_key"] = extra_key
     return body
@@ -110,6 +143,22 @@ def decode_generation(answer: Mapping[str, Any]) -> Generation:
         queue_seconds=meta.get("queue_time") or 0.0,
         engine_seconds=meta.get("e2e_latency") or 0.0,
     )
+
+
+def _one_each(input_ids: Int32, images: ImageInputs) -> Int32:
+    """The ids with one placeholder for each image."""
+    places, counts = np.flatnonzero(input_ids == images.placeholder), np.array(images.tokens, np.int64)
+    firsts = np.cumsum(counts) - counts
+    if len(places) != counts.sum() or len(counts) != len(images.data):
+        raise EngineRejected(
+            f"the prompt has {len(places)} placeholders for {counts.sum()} features of {len(images.data)} images"
+        )
+    if (places[firsts + counts - 1] - places[firsts] != counts - 1).any():
+        raise EngineRejected("the placeholders of an image do not stand side by side in the prompt")
+    kept = np.ones(len(input_ids), bool)
+    kept[places] = False
+    kept[places[firsts]] = True
+    return input_ids[kept]
 
 
 def _spans(given: Sequence[Mapping[str, Any]], version: str, length: int) -> tuple[VersionSpan, ...]:

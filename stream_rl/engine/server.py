@@ -153,6 +153,7 @@ def launch_command(config: Config, index: int, port: int, *, seeded: bool = Fals
         "--enable-metrics",
         "--skip-server-warmup",
         "--skip-tokenizer-init",
+        "--mm-preprocess-cache-size-mb", str(config.multimodal.engine_cache_mib),
         "--log-level-http", "warning",
     ]  # fmt: skip
     if seeded:
