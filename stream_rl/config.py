@@ -36,7 +36,7 @@ from stream_rl.suggestion import did_you_mean
 __all__ = [
     "BufferConfig", "Config", "DataConfig", "EngineConfig", "EnvironmentConfig", "EvaluationConfig", "MetricsConfig",
     "ModelConfig", "MultimodalConfig", "ProducerConfig", "RolloutConfig", "SchedulingConfig", "SupervisionConfig",
-    "TrainerConfig",
+    "TrainerConfig", "parse_assignment", "read_settings",
 ]  # fmt: skip
 
 

@@ -42,6 +42,7 @@ promoted before it had them). What is left is the run as it was a moment ago; ev
     an engine               its keeper: one that it does not find here is started again, or joins anew
     heartbeat               the next one; after a restart every producer has a whole term before it counts as silent
     images                  the producer: a commit that names an absent image is refused, and it puts them again
+    change of a setting     nobody: the value before it is in force again, and its entry is gone with it
     rules, all of the run   nobody: LedgerMismatch
 
 Invariants: only the newest lease of a sample writes, at the position it names (I4); a group is complete exactly when

@@ -16,6 +16,8 @@ from stream_rl.config import parse_assignment
 if TYPE_CHECKING:
     from stream_rl.buffer import SettingChange
 
+__all__ = ["EXAMPLES", "set_live"]
+
 EXAMPLES = """Examples:
 
   stream-rl set runs/demo-0 max_staleness=4 run_ahead=2 max_lag=16

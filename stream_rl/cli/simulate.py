@@ -21,6 +21,8 @@ from stream_rl.errors import ConfigError
 if TYPE_CHECKING:
     from stream_rl.tuning import Candidate, Fit, Machine, Plan, Prediction, Workload
 
+__all__ = ["EXAMPLES", "simulate"]
+
 EXAMPLES = """Examples:
 
   stream-rl simulate runs/demo-0/config.yaml

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from stream_rl.tuning.sweep import Cell
     from stream_rl.tuning.sweep_report import Row
 
+__all__ = ["EXAMPLES", "sweep"]
+
 EXAMPLES = """Examples:
 
   stream-rl sweep examples/guess_number.yaml --max-staleness 0,1,2,4,8 --seeds 3

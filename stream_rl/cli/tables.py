@@ -40,6 +40,7 @@ def live_view(
     return Group(
         _headline(config, snapshot, supervised=metrics_url is not None),
         rewards_line(steps),
+        lag_line(steps),
         Columns(
             [
                 counts_table("groups", {**groups, "of them complete": snapshot.complete}),
@@ -73,6 +74,21 @@ def rewards_line(steps: Sequence[Mapping[str, Any]]) -> Text:
     places = [round((reward - low) / (high - low or 1.0) * (len(SPARKS) - 1)) for reward in rewards]
     bars = "".join(SPARKS[place] for place in places)
     return Text.assemble("reward ", (bars, "blue"), f"  last {rewards[-1]:.3f}, from {low:.3f} to {high:.3f}")
+
+
+def lag_line(steps: Sequence[Mapping[str, Any]]) -> Text:
+    """Where the newest steps' lag comes from, and the knobs that this asks for."""
+    from stream_rl.tuning.sizing import sizing  # noqa: PLC0415 - slow to import, and --help needs none of it
+
+    found = sizing(steps)
+    if found is None:
+        return Text("")
+    lag = found.generating + found.siblings + found.ready
+    return Text(
+        f"lag {lag:.1f} versions: {found.generating:.1f} generating, {found.siblings:.1f} waiting for siblings, "
+        f"{found.ready:.1f} ready; the trainer waits {found.trainer_waits:.0%}; asked for by this: "
+        f"run_ahead {found.run_ahead}, max_lag {found.max_lag}"
+    )
 
 
 def counts_table(title: str, counts: Mapping[str, Any]) -> Table:

@@ -104,7 +104,9 @@ def _episode(records: Sequence[Record]) -> Episode:
         while kept and kept[-1]["position"] >= record["position"]:
             kept.pop()
         kept.append(record)
-    columns = {name: defaultdict(float) for name in ("generated", "observation", "env_seconds")}
+    columns: dict[str, defaultdict[int, float]] = {
+        name: defaultdict(float) for name in ("generated", "observation", "env_seconds")
+    }
     for record in kept:
         for name, values in columns.items():
             values[record["turn"]] += record[name]

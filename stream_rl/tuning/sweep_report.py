@@ -18,7 +18,7 @@ from stream_rl.metrics.run_folder import surviving_steps
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.tuning.sweep import Cell
 
-__all__ = ["Curve", "Row", "curve_of", "rows_of", "write_sweep"]
+__all__ = ["Curve", "Row", "cells_of", "curve_of", "rows_of", "write_sweep"]
 
 PARTS = ("wait_seconds", "load_seconds", "train_seconds", "publish_seconds", "checkpoint_seconds")
 POINTS = 200
