@@ -9,16 +9,21 @@ loses none.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from stream_rl.buffer import RunSnapshot, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.metrics import catalog
 from stream_rl.metrics.announcement import RunAnnouncement
+from stream_rl.metrics.labels import environment_label
 from stream_rl.metrics.report import write_report
+from stream_rl.metrics.run_figures import RunFigures
 from stream_rl.metrics.run_folder import read_summary
 from stream_rl.metrics.summary import RunFacts, summarise
 from stream_rl.metrics.turn_log import JsonLines, Tail, read
@@ -26,6 +31,7 @@ from stream_rl.metrics.turn_log import JsonLines, Tail, read
 __all__ = ["Progress", "RunRecorder"]
 
 OUTCOMES_PER_CALL = 1000
+SECONDS_BETWEEN_MEMORY_LOOKS = 5.0
 
 
 class Progress(Protocol):
@@ -49,6 +55,10 @@ class RunRecorder:
         self._changes = JsonLines(config.folder / "changes.jsonl")
         self._changes_known = {(change["number"], change["time"]) for change in read(config.folder / "changes.jsonl")}
         self._steps = Tail(config.folder / "steps.jsonl")
+        self._figures = RunFigures(environment_label(config), config.rollout.group_size)
+        self._figures.ended(read(config.folder / "samples.jsonl"))
+        self._dead_letters = -1
+        self._memory_known = -math.inf
         self._started = time.monotonic()
         self.ledger_steps = 0
         """Steps in the ledger at the last look."""
@@ -79,7 +89,7 @@ class RunRecorder:
     async def watch(self) -> None:
         """Looks every `supervision.heartbeat`, until it is cancelled."""
         while True:
-            _export(await self.look())
+            await self._export(await self.look())
             await self.record_outcomes()
             await asyncio.sleep(self._config.supervision.heartbeat)
 
@@ -87,6 +97,7 @@ class RunRecorder:
         """Moves the ends of samples from the buffer to samples.jsonl."""
         while outcomes := await self._buffer.outcomes(OUTCOMES_PER_CALL):
             self._samples.extend(outcomes)
+            self._figures.ended(asdict(outcome) for outcome in outcomes)
             await self._buffer.trim_outcomes(outcomes[-1].number)
 
     async def summarise(self, eval_reward: float | None) -> dict[str, Any]:
@@ -108,7 +119,9 @@ class RunRecorder:
         snapshot = await self._buffer.snapshot()
         self.ledger_steps = snapshot.ledger_steps
         await self._record_changes()
-        self._progress.update(snapshot, self._steps.new())
+        steps = self._steps.new()
+        self._figures.stepped(steps)
+        self._progress.update(snapshot, steps)
         return snapshot
 
     async def _record_changes(self) -> None:
@@ -120,12 +133,19 @@ class RunRecorder:
             self._changes_known.add((change.number, change.time))
             self._progress.say(f"{change.setting} was changed from {change.old} to {change.new} ({change.by})")
 
+    async def _export(self, snapshot: RunSnapshot) -> None:
+        self._figures.seen(snapshot)
+        if snapshot.dead_lettered != self._dead_letters:
+            letters = await self._buffer.dead_letters()
+            self._figures.given_up(Counter(letter.stop_reason for letter in letters))
+            self._dead_letters = snapshot.dead_lettered
+        if time.monotonic() - self._memory_known > SECONDS_BETWEEN_MEMORY_LOOKS:
+            self._memory_known = time.monotonic()
+            _export_memory(await self._buffer.server_facts())
 
-def _export(snapshot: RunSnapshot) -> None:
-    for state in ("live", "complete", "trained", "filtered", "dead_lettered"):
-        catalog.GROUPS.set(getattr(snapshot, state), state=state)
-    for state in ("pending", "leased", "resumable"):
-        catalog.SAMPLES.set(getattr(snapshot, state), state=state)
-    for engine in snapshot.engines:
-        if engine.version is not None:
-            catalog.ENGINE_VERSION.set(engine.version.step, engine=engine.engine_id)
+
+def _export_memory(facts: Mapping[str, str]) -> None:
+    """Without a limit of its own, Redis may take what the machine has."""
+    limit = float(facts.get("maxmemory", 0)) or float(facts.get("total_system_memory", 0))
+    catalog.REDIS_MEMORY_BYTES.set(float(facts["used_memory"]), kind="used")
+    catalog.REDIS_MEMORY_BYTES.set(limit, kind="limit")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from prometheus_client import REGISTRY
 
 from stream_rl.buffer import EmbeddedServer, Outcome, RunRules, RunSnapshot, SampleStart, TrajectoryBuffer
 from stream_rl.config import Config
@@ -158,11 +159,42 @@ async def test_changes_of_settings_are_written_once_and_said(config: Config, buf
     assert seen.lines[2] == "producer.concurrency was changed from 5 to 6 (set)"
 
 
+STEP = {
+    "wait_seconds": 0.5, "load_seconds": 0.0, "train_seconds": 1.0, "publish_seconds": 0.0, "checkpoint_seconds": 0.0,
+    "pack_seconds": 0.1, "forward_backward_seconds": 0.7, "optimizer_seconds": 0.2, "wait_reasons": {"lag_rule": 0.5},
+    "oldest_group_length": 3, "masked_by_length": {}, "sample_lags": [0.0, 1.0], "group_v0": [0], "by_lag": {},
+    "multi_version_samples": 1, "response_length_max": 3, "reward_mean": 0.5, "loss": 0.0, "entropy": 1.0,
+    "grad_norm": 0.1, "log_prob_difference": None, "correction_share": None, "group_lag_max": 0,
+}  # fmt: skip
+
+
 async def test_progress_sees_each_step_once(config: Config, buffer: TrajectoryBuffer) -> None:
     seen = Seen()
     recorder = RunRecorder(config, buffer, seen)
+    steps_before = counted("trainer_steps_total")
     with JsonLines(config.folder / "steps.jsonl") as steps:
         for step in (1, 2):
-            steps.append({"step": step})
+            steps.append({**STEP, "step": step})
             await recorder.look()
     assert [step["step"] for step in seen.steps] == [1, 2]
+    assert counted("trainer_steps_total") == steps_before + 2
+
+
+async def test_a_supervisor_that_is_started_again_counts_what_the_one_before_wrote(
+    config: Config, buffer: TrajectoryBuffer
+) -> None:
+    def ended() -> float:
+        return counted("samples_ended_total", environment="guess_number", status="completed", reason="env_done")
+
+    before = RunRecorder(config, buffer, Seen())
+    await win(buffer, 2)
+    await before.record_outcomes()
+    shown = ended()
+    again = RunRecorder(config, buffer, Seen())  # in a new process it begins at 0
+    assert ended() == shown + 2
+    await again.record_outcomes()
+    assert ended() == shown + 2
+
+
+def counted(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"stream_rl_{name}", labels) or 0.0

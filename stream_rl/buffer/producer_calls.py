@@ -82,10 +82,10 @@ class ProducerCalls:
         self._lease_nonce = nonce()
         self.waits_for = full.decode()
         leased = []
-        for sample, number, prompt_index, v0, records, size in rows:
+        for sample, number, prompt_index, v0, records, size, returned in rows:
             lease = Lease(SampleId.parse(sample.decode()), int(number), used, producer_id)
             stored = Stored(sample.decode(), int(records), int(size))
-            leased.append((LeasedSample(lease, int(prompt_index), int(v0)), stored))
+            leased.append((LeasedSample(lease, int(prompt_index), int(v0), returned=returned.decode()), stored))
         await self._agree_on_held(producer_id, [sample.lease for sample, _ in leased], holding)
         return leased
 

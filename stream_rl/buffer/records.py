@@ -45,13 +45,17 @@ Record = SampleStart | Turn
 
 @dataclass(frozen=True, slots=True)
 class LeasedSample:
-    """One sample handed to a producer, with everything committed so far; `start` is None for one never begun."""
+    """One sample handed to a producer, with everything committed so far; `start` is None for one never begun.
+
+    `returned` says why it came back from its last producer: released, expired, or forgotten; empty for one never held.
+    """
 
     lease: Lease
     prompt_index: int
     v0: int
     start: SampleStart | None = None
     turns: tuple[Turn, ...] = ()
+    returned: str = ""
 
     @property
     def position(self) -> int:
@@ -198,7 +202,8 @@ class RunSnapshot:
     """The run at one instant. I7 holds in it: admitted == trained + filtered + dead_lettered + live.
 
     `complete` counts the live groups that wait for a step; `oldest_v0` is None when no group is live, `engine_version`
-    (the oldest on any serving engine) when no engine serves.
+    (the oldest on any serving engine) when no engine serves. `oldest_partial_seconds` is the longest that an unfinished
+    sample has waited for a producer, by the server's clock.
     """
 
     state: RunState
@@ -226,3 +231,4 @@ class RunSnapshot:
     engine_version: int | None
     engines: tuple[EngineRecord, ...]
     processes: tuple[ProcessRecord, ...]
+    oldest_partial_seconds: float = 0.0

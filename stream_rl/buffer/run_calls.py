@@ -75,6 +75,7 @@ class RunCalls:
             state=RunState(run[b"state"].decode()),
             rules=_rules(run),
             recoveries=dict(zip(RECOVERY_KINDS, map(int, reply[b"recoveries"]), strict=True)),
+            oldest_partial_seconds=int(reply[b"partial_ms"]) / 1000,
             oldest_v0=_optional(reply[b"oldest_v0"]),
             engine_version=_optional(reply[b"engine_version"]),
             engines=tuple(engine_records(_pairs(reply[b"engines"]), _pairs(reply[b"versions"]))),

@@ -11,24 +11,27 @@ EXAMPLES = """Example:
 INTRODUCTION = """# Metrics
 
 `stream-rl metrics` prints this page. Every process of a run serves its part on `/metrics`; `stream-rl status RUN`
-shows the addresses. A fact is counted where it is accepted, so a zombie, a retry or a resume never counts twice.
+shows the addresses, `stream-rl metrics-sd` tells them to Prometheus. A fact is counted where it is accepted: a zombie,
+a retry or a resume never counts twice; what the buffer and the run's logs record, the supervisor counts from there, so
+that no death loses any of it. Of dashboards, alerts, traces and logs: [observability.md](observability.md).
 
-| metric | kind | labels | meaning |
-|---|---|---|---|
+| metric | kind | unit | labels | meaning | panel |
+|---|---|---|---|---|---|
 """
 
 
 def metrics() -> None:
-    """Print every metric: its name, kind, labels and meaning."""
+    """Print every metric: its name, kind, unit, labels, meaning, and the panel that draws it."""
     typer.echo(metrics_reference(), nl=False)
 
 
 def metrics_reference() -> str:
     """The reference as Markdown, in the catalog's order."""
-    from stream_rl.metrics.catalog import METRICS, PREFIX  # noqa: PLC0415 - it registers every metric of the process
+    from stream_rl.metrics.catalog import METRICS  # noqa: PLC0415 - prometheus-client is slow to import
 
     rows = []
     for metric in METRICS:
         labels, meaning = ", ".join(metric.labels) or "–", metric.help.replace("|", "\\|")
-        rows.append(f"| `{PREFIX}{metric.name}` | {metric.kind} | {labels} | {meaning} |\n")
+        cells = (f"`{metric.full_name}`", metric.kind, metric.unit or "–", labels, meaning, metric.panel)
+        rows.append(f"| {' | '.join(cells)} |\n")
     return INTRODUCTION + "".join(rows)

@@ -48,6 +48,8 @@ class Feed:
         self._serve_joining = serve_joining
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._claim = TrainerClaim(0, 0)
+        self.waited: dict[str, float] = {}
+        """Seconds that the last `take` waited, by reason; known to rank 0."""
         self.torn = False
         """Whether the last `take` found a trained step that cannot be replayed any more: a checkpoint must cover it."""
 
@@ -68,6 +70,7 @@ class Feed:
             TrainerSuperseded: a newer trainer has claimed the run.
         """
         self.torn = False
+        self.waited = {}
         while True:
             answer = self._runner.run(self._poll(step)) if self._rank == 0 else None
             message = orjson.loads(broadcast(orjson.dumps([_plain(answer), bool(self._buffer.torn_groups)])))
@@ -107,13 +110,14 @@ class Feed:
         end = clock() + ROUND_SECONDS
         if (await self._buffer.snapshot()).state is RunState.DRAINING and step > self._claim.ledger_steps:
             return RunState.DRAINING
-        while clock() < end:
+        while (asked := clock()) < end:
             answer = await self._buffer.take_step(self._claim, step)
             if isinstance(answer, LedgerEntry):
                 return answer
             if answer.engines_joining:
                 await self._serve_joining()
             await asyncio.sleep(POLL_SECONDS)
+            self.waited[answer.reason] = self.waited.get(answer.reason, 0.0) + clock() - asked
         return RunState.RUNNING
 
 

@@ -6,14 +6,13 @@ leaves the others' rows at zero, so that the sum over ranks is the whole table a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from stream_rl.consumer.batching import Floats, Samples, per_sample, rewards
-from stream_rl.metrics import catalog
+from stream_rl.metrics.labels import length_bucket
 from stream_rl.sample import Group, LedgerEntry
 from stream_rl.staleness import lag_parts
 
@@ -22,17 +21,6 @@ SAMPLE_COLUMNS = (
     "generated", "trained", "lag_sum", "lag_max", "lag_min", "trained_lag_max",
 )  # fmt: skip
 """Per sample; lags in versions at the step that trains it, `lag_sum` over its generated tokens."""
-
-PARTS = ("wait", "load", "train", "publish", "checkpoint")
-"""What a step's seconds are spent on."""
-
-_BY_LAG = {
-    "ratio_mean": catalog.TOKEN_RATIO,
-    "clip_share": catalog.CLIP_SHARE,
-    "engine_trainer_kl": catalog.ENGINE_TRAINER_KL,
-    "effective_sample_size": catalog.EFFECTIVE_SAMPLE_SIZE,
-}
-_LAG_SUM, _GENERATED = SAMPLE_COLUMNS.index("lag_sum"), SAMPLE_COLUMNS.index("generated")
 
 NO_LAG = np.iinfo(np.int32).max
 """Stands where a token was not generated, in the search for a sample's smallest lag."""
@@ -82,6 +70,9 @@ def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
         "generated_tokens": int(generated),
         "trained_tokens": int(trained),
         "masked_tokens": int(generated - trained),
+        "masked_by_length": _masked_by_length(column),
+        "oldest_group_length": int(column["response_length"][group_lag.argmax()].max()),
+        "sample_lags": (column["lag_sum"] / np.maximum(column["generated"], 1)).round(3).ravel().tolist(),
         "token_lag_mean": float(column["lag_sum"].sum() / max(generated, 1)),
         "token_lag_max": int(column["lag_max"].max()),
         "trained_token_lag_max": int(column["trained_lag_max"].max()),
@@ -97,30 +88,12 @@ def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
     }
 
 
-def observe_step(record: Mapping[str, Any], table: Floats) -> None:
-    """Counts a step that was trained for the first time in this process's metrics.
-
-    Args:
-        record: the step's line in `steps.jsonl`.
-        table: float64 (groups, group_size, columns), the sum of all ranks' tables.
-    """
-    catalog.STEPS.inc()
-    for part in PARTS:
-        catalog.STEP_SECONDS.inc(record[f"{part}_seconds"], part=part)
-    catalog.TRAINED_TOKENS.inc(record["trained_tokens"])
-    catalog.MASKED_TOKENS.inc(record["masked_tokens"])
-    for row in table.reshape(-1, len(SAMPLE_COLUMNS)):
-        catalog.TOKEN_LAG.observe(row[_LAG_SUM] / max(row[_GENERATED], 1.0))
-    for v0 in record["group_v0"]:
-        catalog.GROUP_LAG.observe(record["step"] - 1 - v0)
-    catalog.REWARD_MEAN.set(record["reward_mean"])
-    catalog.GRAD_NORM.set(record["grad_norm"])
-    # A step without a token of the newest version has no such difference; the gauge keeps the last one.
-    if not math.isnan(record["log_prob_difference"]):
-        catalog.LOG_PROB_DIFFERENCE.set(record["log_prob_difference"])
-    for lag, figures in record["by_lag"].items():
-        for figure, gauge in _BY_LAG.items():
-            if not math.isnan(figures[figure]):
-                gauge.set(figures[figure], lag=lag)
-    if not math.isnan(record["correction_share"]):
-        catalog.CORRECTION_SHARE.set(record["correction_share"])
+def _masked_by_length(column: Mapping[str, Floats]) -> dict[str, int]:
+    """Masked tokens by the bucket of their response's length; buckets without any are left out."""
+    masked: dict[str, int] = {}
+    counts = (column["generated"] - column["trained"]).astype(int)
+    for length, count in zip(column["response_length"].ravel(), counts.ravel().tolist(), strict=True):
+        if count:
+            bucket = length_bucket(length)
+            masked[bucket] = masked.get(bucket, 0) + count
+    return masked

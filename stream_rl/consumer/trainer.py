@@ -18,8 +18,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -38,7 +36,8 @@ from stream_rl.consumer.model import model_folder, pick_device
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
-from stream_rl.consumer.step_record import PARTS, SAMPLE_COLUMNS, observe_step, sample_rows, step_record
+from stream_rl.consumer.step_record import SAMPLE_COLUMNS, sample_rows, step_record
+from stream_rl.consumer.stopwatch import PARTS, timed
 from stream_rl.consumer.transport import DiskTransport, GroupTransport, WeightTransport
 from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import WeightFolders
@@ -134,23 +133,24 @@ class Trainer:
     def _step(self, step: int) -> bool:
         torch.manual_seed(self._config.seed * 1_000_003 + step)
         seconds = dict.fromkeys(PARTS, 0.0)
-        with _timed(seconds, "wait"):
+        with timed(seconds, "wait"):
             entry = self._feed.take(step)
         if entry is None:
             return False
         if self._feed.torn:
             self._checkpoint(step - 1)
-        with _timed(seconds, "load"):
+        with timed(seconds, "load"):
             mini_batches, table = self._load(entry)
-        with _timed(seconds, "train"):
+        with timed(seconds, "train"):
             figures = self._updater.step(mini_batches, step)
-        with _timed(seconds, "publish"):
+        with timed(seconds, "publish"):
             if step >= self._level:
                 self._publish(step)
-        with _timed(seconds, "checkpoint"):
+        with timed(seconds, "checkpoint"):
             if step % self._config.trainer.checkpoint_every == 0:
                 self._checkpoint(step)
-        self._write_line(entry, table, {**asdict(figures), **{f"{part}_seconds": seconds[part] for part in PARTS}})
+        spent = {f"{part}_seconds": taken for part, taken in {**seconds, **self._updater.seconds}.items()}
+        self._write_line(entry, table, {**asdict(figures), **spent, "wait_reasons": self._feed.waited})
         return True
 
     def _load(self, entry: LedgerEntry) -> tuple[list[Samples], Floats]:
@@ -174,18 +174,15 @@ class Trainer:
     def _write_line(self, entry: LedgerEntry, table: Floats, figures: dict[str, Any]) -> None:
         if self._log is None:
             return
-        replayed = entry.step <= self._level
         record = {
             "time": time.time(),
             "version": str(WeightVersion(entry.step, self._incarnation)),
             "incarnation": self._incarnation,
-            "replayed": replayed,
+            "replayed": entry.step <= self._level,
             **step_record(entry, table),
             **figures,
         }
         self._log.append(record)
-        if not replayed:
-            observe_step(record, table)
 
 
 def _assemble(
@@ -215,10 +212,3 @@ def _assemble(
 async def _register(config: Config, buffer: TrajectoryBuffer, rank: int) -> None:
     url = serve_metrics(config.metrics.host)
     await buffer.register_process(ProcessRecord(f"trainer-{rank}", "trainer", socket.gethostname(), os.getpid(), url))
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    seconds[part] += time.perf_counter() - started

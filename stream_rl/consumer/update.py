@@ -26,6 +26,7 @@ from stream_rl.consumer.loss import kl_divergence
 from stream_rl.consumer.micro_batch import MicroBatch, empty_micro_batch, level_passes, micro_batches, plan_passes
 from stream_rl.consumer.model import Policy
 from stream_rl.consumer.objective import LossCounts, token_losses, token_shares
+from stream_rl.consumer.stopwatch import TRAIN_PARTS, timed
 from stream_rl.consumer.update_figures import UpdateFigures, no_sums, token_sums, update_figures
 
 
@@ -56,6 +57,8 @@ class Updater:
             fused=True,
         )
         self.settings = settings
+        self.seconds = dict.fromkeys(TRAIN_PARTS, 0.0)
+        """What the last step's parts took."""
         self._device = device
         self._reference = reference
 
@@ -69,7 +72,9 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.settings, step)
         counts = [LossCounts(*row) for row in all_sum([samples.loss_counts() for samples in mini_batches])]
-        passes = self._passes(mini_batches)
+        self.seconds = dict.fromkeys(TRAIN_PARTS, 0.0)
+        with timed(self.seconds, "pack"):
+            passes = self._passes(mini_batches)
         references = self._log_probs(self._reference, passes)
         if self.settings.kl_in == "reward":
             passes = [self._penalised(*parts) for parts in zip(mini_batches, passes, references, strict=True)]
@@ -79,9 +84,13 @@ class Updater:
         sums = first = no_sums(self._device)
         norms = []
         for number, count in enumerate(counts):
-            for parts in zip(passes[number], starts[number], references[number], strict=True):
-                sums = sums + self._accumulate(*parts, count)
-            norms.append(self._apply())
+            with timed(self.seconds, "forward_backward"):
+                for parts in zip(passes[number], starts[number], references[number], strict=True):
+                    sums = sums + self._accumulate(*parts, count)
+                if self._device.type == "cuda":
+                    torch.cuda.synchronize(self._device)
+            with timed(self.seconds, "optimizer"):
+                norms.append(self._apply())
             first = sums if number == 0 else first
         total, of_first = all_sum(torch.stack([sums, first]).tolist())
         return update_figures(total, of_first, sum(norms) / len(norms))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import socket
 
 from prometheus_client import start_http_server
 
 from stream_rl.errors import ConfigError
 
+EVERYWHERE = ("0.0.0.0", "::", "")
+"""Hosts that mean every address of this machine: they are nobody's address."""
+
 
 def serve_metrics(host: str, port: int | None = None) -> str:
-    """Starts the /metrics server of this process and returns its URL.
+    """Starts the /metrics server of this process and returns its URL, as other machines reach it.
 
     Args:
         host: address to listen on.
@@ -27,4 +31,5 @@ def serve_metrics(host: str, port: int | None = None) -> str:
                 f"metrics.port={port} is taken on {host}: choose another, or leave it empty for a free one"
             ) from error
         raise ConfigError(f"cannot listen on metrics.host={host!r}, metrics.port={port}: {error.strerror}") from error
-    return f"http://{host}:{server.server_port}/metrics"
+    reached = socket.getfqdn() if host in EVERYWHERE else host
+    return f"http://{reached}:{server.server_port}/metrics"

@@ -11,7 +11,22 @@ Trace = dict[str, Any]
 
 BLUE, TEAL, AMBER, ROSE, VIOLET, GREY = "#2563eb", "#0f9f8f", "#e08a00", "#d9365e", "#7c4ddb", "#9aa5b4"
 PALE_BLUE = "#a9c4f5"
-COLOURS = (BLUE, TEAL, AMBER, ROSE, VIOLET, GREY, "#3b3f8f", "#6b8e23", "#a0522d", "#c06c9e")
+COLOURS = (
+    BLUE,
+    TEAL,
+    AMBER,
+    ROSE,
+    VIOLET,
+    GREY,
+    "#3b3f8f",
+    "#6b8e23",
+    "#a0522d",
+    "#c06c9e",
+    "#2b7a78",
+    "#b8860b",
+    "#8b2f5f",
+    "#5b7fa6",
+)
 PURPLES = ("#f6f4fd", "#d3c5f5", "#9a78e6", "#3f1d8f")
 GREENS = ("#f1faf8", "#b5e3dc", "#3fb3a4", "#0a5f55")
 BINS = 60

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from stream_rl.metrics.run_folder import TURN_PARTS, RunRecords, versions_of
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.sample import SampleId, StopReason
 
-REASONS = {str(reason): colour for reason, colour in zip(StopReason, COLOURS, strict=True)}
+REASONS = {str(reason): colour for reason, colour in zip(StopReason, cycle(COLOURS), strict=False)}
 STEP_PARTS = ("wait", "load", "train", "publish", "checkpoint")
 
 

@@ -29,15 +29,25 @@ _TAIL_BYTES = 1 << 20
 class JsonLines:
     """Appends records to one file, a JSON object a line; a record is a mapping or a dataclass. NaN becomes null.
 
+    Args:
+        path: the file.
+        most_bytes: the size from which on the file is put aside as `<stem>.0001.jsonl` and so on; None: never.
+        kept: of those put aside, how many stay; None: all.
+
     Raises:
         OSError: the folder cannot be written, or the disk is full.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, most_bytes: int | None = None, kept: int | None = None) -> None:
         self.path = Path(path)
+        self._most_bytes = most_bytes
+        self._kept = kept
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._open()
+
+    def _open(self) -> None:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        _cut_torn_line(self._descriptor)
+        self._size = _cut_torn_line(self._descriptor)
 
     def append(self, record: Mapping[str, Any] | DataclassInstance) -> None:
         """Adds one record."""
@@ -46,8 +56,20 @@ class JsonLines:
     def extend(self, records: Iterable[Mapping[str, Any] | DataclassInstance]) -> None:
         """Adds a batch of records in one write."""
         lines = memoryview(b"".join(orjson.dumps(record, option=_OPTIONS) for record in records))
+        self._size += len(lines)
         while lines:
             lines = lines[os.write(self._descriptor, lines) :]
+        if self._most_bytes is not None and self._size >= self._most_bytes:
+            self._put_aside()
+
+    def _put_aside(self) -> None:
+        aside = sorted(self.path.parent.glob(f"{self.path.stem}.[0-9]*{self.path.suffix}"))
+        number = int(aside[-1].stem.rpartition(".")[2]) + 1 if aside else 1
+        self.close()
+        aside.append(self.path.rename(self.path.with_name(f"{self.path.stem}.{number:04}{self.path.suffix}")))
+        for old in aside[: -self._kept] if self._kept is not None else ():
+            old.unlink()
+        self._open()
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
@@ -102,8 +124,11 @@ def read(path: str | Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _cut_torn_line(descriptor: int) -> None:
+def _cut_torn_line(descriptor: int) -> int:
+    """The file's size without it."""
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     if tail and not tail.endswith(b"\n"):
-        os.ftruncate(descriptor, size - len(tail) + tail.rfind(b"\n") + 1)
+        size += tail.rfind(b"\n") + 1 - len(tail)
+        os.ftruncate(descriptor, size)
+    return size

@@ -10,12 +10,16 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from stream_rl.buffer.records import LeasedSample, Outcome, Record, SampleStart
 from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
 from stream_rl.errors import JournalMismatch, LeaseLost
 from stream_rl.metrics import catalog
+from stream_rl.metrics.labels import turn_label
+from stream_rl.metrics.repetition import repetition
 from stream_rl.metrics.turn_log import JsonLines
-from stream_rl.sample import Status, StopReason, Turn
+from stream_rl.sample import StopReason, Turn
 
 __all__ = ["BufferJournal", "Journal", "MemoryJournal"]
 
@@ -86,7 +90,7 @@ class BufferJournal:
             self.committing = False
         self._count(records, seconds, ended=outcome is not None)
         if outcome is not None:
-            self._count_end(outcome)
+            self._count_end()
 
     async def restart(self) -> None:
         """Keeps the start record alone."""
@@ -98,7 +102,6 @@ class BufferJournal:
     async def fail(self, reason: StopReason, detail: str) -> None:
         """Gives the sample up; the buffer refills it."""
         await self._fenced(self._buffer.fail(self.lease, reason, detail))
-        catalog.SAMPLES_ENDED.inc(environment=self._environment, status=Status.FAILED.value, reason=reason.value)
 
     async def _send(self, outcome: Outcome | None) -> None:
         for _ in range(RESENDS):
@@ -159,26 +162,28 @@ class BufferJournal:
             "finish_reason": turn.finish_reason, "environment": self._environment,
         }  # fmt: skip
 
-    def _count_end(self, outcome: Outcome) -> None:
-        environment = self._environment
-        turns = [record for record in self._records if isinstance(record, Turn)]
-        catalog.SAMPLES_ENDED.inc(
-            environment=environment, status=outcome.status.value, reason=outcome.stop_reason.value
-        )
-        catalog.TURNS_PER_SAMPLE.observe(sum(turn.complete for turn in turns), environment=environment)
-        catalog.SAMPLE_REWARD.observe(outcome.reward, environment=environment)
-        catalog.RESPONSE_LENGTH.observe(sum(turn.length for turn in turns), environment=environment)
+    def _count_end(self) -> None:
+        generated = [record.generated for record in self._records if isinstance(record, Turn)]
+        if (repeated := repetition(np.concatenate(generated))) is not None:
+            catalog.REPETITION.observe(repeated, environment=self._environment)
 
 
 def _count_turn(pieces: Sequence[Turn], environment: str) -> None:
     """Counts an interaction once, however many records it took."""
     turn = pieces[0]
-    catalog.GENERATE_SECONDS.observe(sum(p.timings.get("generate", 0.0) for p in pieces), environment=environment)
+    generate = sum(piece.timings.get("generate", 0.0) for piece in pieces)
+    catalog.GENERATE_SECONDS.observe(generate, environment=environment)
+    catalog.QUEUE_SECONDS.observe(sum(p.timings.get("queue", 0.0) for p in pieces), environment=environment)
     catalog.GENERATED_TOKENS.observe(sum(len(piece.generated) for piece in pieces), environment=environment)
     if not turn.complete:
         return
-    catalog.TURNS_COMMITTED.inc(environment=environment)
-    catalog.ENV_SECONDS.observe(turn.timings.get("env_step", 0.0), environment=environment)
+    acted, index = turn.timings.get("env_step", 0.0), turn_label(turn.index)
+    catalog.TURNS_BY_INDEX.inc(environment=environment, turn_index=index)
+    catalog.TURN_INDEX_SECONDS.inc(generate, environment=environment, turn_index=index, part="generate")
+    catalog.TURN_INDEX_SECONDS.inc(acted, environment=environment, turn_index=index, part="env_step")
+    if turn.index == 0:
+        catalog.FIRST_ACTION_SECONDS.observe(sum(piece.active_seconds for piece in pieces), environment=environment)
+    catalog.ENV_SECONDS.observe(acted, environment=environment)
     catalog.ENCODE_SECONDS.observe(turn.timings.get("encode", 0.0), environment=environment)
     catalog.OBSERVATION_TOKENS.observe(len(turn.observation), environment=environment)
     if turn.parse_failures:

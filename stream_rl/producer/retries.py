@@ -54,10 +54,11 @@ class EnvRetries:
         """
         self.turn += 1
         self._sample += 1
-        catalog.ENV_RETRIES.inc(environment=self._environment, cause=error.cause)
         for name, spent in (("max_env_retries_per_turn", self.turn), ("max_env_retries_per_sample", self._sample)):
             if spent > (limit := getattr(self._config, name)):
+                catalog.ENV_RETRIES.inc(environment=self._environment, cause=error.cause, outcome="spent")
                 raise EnvFatalError(f"environment.{name}={limit} is spent: {error}") from error
+        catalog.ENV_RETRIES.inc(environment=self._environment, cause=error.cause, outcome="retried")
         await self._sleep(self.pause())
 
     def pause(self) -> float:

@@ -74,6 +74,7 @@ class Episode:
         sample: empty for a new episode, else rebuilt from its journal.
         row: the sample's prompt.
         begun: whether the journal holds the sample's start record.
+        returned: why it came back from its last producer.
         scope: whose cached prefixes it may use; None: anybody's.
     """
 
@@ -86,6 +87,7 @@ class Episode:
         row: PromptRow,
         *,
         begun: bool = False,
+        returned: str = "",
         scope: CacheScope | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -95,10 +97,12 @@ class Episode:
         self._engines = engines
         self._journal = journal
         self._begun = begun
+        self._returned = returned
         self._scope = scope
         self._clock = clock or asyncio.get_running_loop().time
         self._since = self._clock()
         self._interrupted = False
+        self._known = len(sample.prompt_tokens) + sample.response_length if sample.turns else 0
         retries = EnvRetries(rollout.config.environment, rollout.environment.name, sample.env_retries)
         self._env = EpisodeEnv(rollout, row, retries)
 
@@ -142,12 +146,13 @@ class Episode:
         turns, name = len(self.sample.turns), self._rollout.environment.name
         try:
             how = str(await self._env.come_back(self.sample))
-            catalog.TOKENS_SAVED.inc(sum(len(turn.generated) for turn in self.sample.turns))
+            saved = sum(len(turn.generated) for turn in self.sample.turns)
+            catalog.TOKENS_SAVED.inc(saved, cause=self._returned)
         except RestartNeeded:
             await self._restart()
             how = "restart"
         if turns:
-            catalog.RESUMES.inc(environment=name, how=how)
+            catalog.RESUMES.inc(environment=name, cause=self._returned, how=how)
 
     async def _restart(self) -> None:
         await self._journal.restart()
@@ -197,6 +202,10 @@ class Episode:
         generation = await self._engines.generate(
             sample.session_id, sample.tokens, sampling, rid=self.request_id, extra_key=key
         )
+        if self._known > generation.cached_tokens:  # of the context that an engine has computed before
+            again = self._known - generation.cached_tokens
+            catalog.PREFILLED_AGAIN.inc(again, environment=self._rollout.environment.name)
+        self._known = generation.prompt_tokens + len(generation.tokens)
         if self._scope and (older := self._scope.older(generation)):
             catalog.OLDER_CACHE_TOKENS.inc(older)
         reason = generation.finish_reason

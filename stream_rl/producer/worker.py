@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass
 
 from stream_rl.buffer import LeasedSample, ProcessRecord, RunState, TrajectoryBuffer
@@ -79,6 +80,7 @@ class _Live:
     episode: Episode
     journal: BufferJournal
     task: asyncio.Task[None]
+    since: float
 
 
 class Producer:
@@ -132,9 +134,10 @@ class Producer:
         journal = BufferJournal(self._buffer, leased, self._rollout.environment.name, self._log)
         sample, row = rebuild(leased, self._rollout)
         scope = cache_scope(self._config, str(sample.group_index), leased.v0)
-        episode = Episode(self._rollout, self._fleet, journal, sample, row, begun=leased.start is not None, scope=scope)
+        begun, returned = leased.start is not None, leased.returned
+        episode = Episode(self._rollout, self._fleet, journal, sample, row, begun=begun, returned=returned, scope=scope)
         task = asyncio.create_task(self._play(episode, journal))
-        self._live[task] = _Live(episode, journal, task)
+        self._live[task] = _Live(episode, journal, task, time.monotonic())
         task.add_done_callback(self._ended)
         catalog.LIVE_SAMPLES.set(len(self._live))
 
@@ -205,4 +208,6 @@ class Producer:
             serving = [engine for engine in await self._buffer.engines() if engine.state == "serving"]
             places = [(engine.engine_id, engine.url) for engine in serving]
             await self._fleet.refresh(places, {engine.engine_id: engine.version for engine in serving})
+            now = time.monotonic()
+            catalog.OLDEST_LEASE_SECONDS.set(now - min((live.since for live in self._live.values()), default=now))
             await asyncio.sleep(REFRESH_SECONDS if self._fleet.engines else REFRESH_SECONDS_WITHOUT_ENGINE)

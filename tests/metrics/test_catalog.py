@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from stream_rl.metrics import catalog
 from stream_rl.metrics.catalog import METRICS, Metric
 
+UNITS = {"seconds", "bytes", "tokens", "versions", "nats"}
 UNBOUNDED = {"sample", "group", "turn", "lease", "step", "prompt", "pid", "url"}
 names = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 
@@ -49,6 +50,18 @@ def test_buckets_rise_and_belong_to_histograms(metric: Metric) -> None:
 
 
 @names
+def test_units_stand_in_names(metric: Metric) -> None:
+    words = metric.name.removesuffix("_total").split("_")
+    if words[-1] in UNITS or (metric.unit in ("seconds", "bytes") and metric.kind != "gauge"):
+        assert words[-1] == metric.unit
+
+
+@names
+def test_each_has_a_panel(metric: Metric) -> None:
+    assert metric.panel
+
+
+@names
 def test_help_is_one_line(metric: Metric) -> None:
     assert metric.help[0].isupper()
     assert "\n" not in metric.help
@@ -74,6 +87,41 @@ def test_a_histogram_counts_into_its_buckets(registry: CollectorRegistry) -> Non
         metric.observe(value)
     assert registry.get_sample_value("stream_rl_size_bucket", {"le": "2.0"}) == 2
     assert registry.get_sample_value("stream_rl_size_count") == 3
+
+
+def test_a_metric_shows_nothing_before_its_first_value(registry: CollectorRegistry) -> None:
+    metric = made("level", "gauge", registry)
+    assert list(registry.collect()) == []
+    metric.set(0)
+    assert registry.get_sample_value("stream_rl_level") == 0
+
+
+def test_a_counter_follows_a_total_and_never_falls(registry: CollectorRegistry) -> None:
+    metric = made("seen_total", "counter", registry)
+    for total in (5, 3, 7):
+        metric.advance(total)
+    assert registry.get_sample_value("stream_rl_seen_total") == 7
+
+
+def test_series_that_are_gone_are_dropped(registry: CollectorRegistry) -> None:
+    metric = made("level", "gauge", registry, labels=("engine",))
+    for engine in ("a", "b"):
+        metric.set(1, engine=engine)
+    metric.forget([("b",)])
+    assert registry.get_sample_value("stream_rl_level", {"engine": "a"}) is None
+    metric.set(2, engine="a")
+    assert registry.get_sample_value("stream_rl_level", {"engine": "a"}) == 2
+
+
+def test_a_metric_knows_the_names_that_it_is_exposed_by(registry: CollectorRegistry) -> None:
+    metrics = [
+        made("seen_total", "counter", registry), made("level", "gauge", registry),
+        made("size", "histogram", registry, buckets=(1.0,)),
+    ]  # fmt: skip
+    for metric, use in zip(metrics, ("inc", "set", "observe"), strict=True):
+        getattr(metric, use)(1)
+    exposed = {sample.name for family in registry.collect() for sample in family.samples}
+    assert exposed == set().union(*(metric.series for metric in metrics))
 
 
 def made(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.request
 
 import pytest
@@ -30,3 +31,10 @@ def test_a_taken_port_names_its_setting(taken_port: int) -> None:
 def test_a_foreign_host_names_its_setting() -> None:
     with pytest.raises(ConfigError, match=r"cannot listen on metrics\.host='192\.0\.2\.1'"):
         serve_metrics("192.0.2.1")
+
+
+def test_a_server_on_every_address_is_reached_by_the_machines_name() -> None:
+    url = serve_metrics("0.0.0.0")
+    assert url.startswith(f"http://{socket.getfqdn()}:")
+    with urllib.request.urlopen(url.replace(socket.getfqdn(), "127.0.0.1"), timeout=10) as answer:
+        assert answer.status == 200

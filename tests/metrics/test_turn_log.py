@@ -116,3 +116,29 @@ def test_a_tail_gives_each_whole_record_once(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b':3}\n{"n":4}\n')
     assert tail.new() == [{"n": 3}, {"n": 4}]
+
+
+def test_a_log_that_is_full_is_put_aside_and_nothing_is_lost(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "p.jsonl", most_bytes=40)
+    for number in range(12):
+        log.append({"number": number})
+    log.close()
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["p.0001.jsonl", "p.0002.jsonl", "p.0003.jsonl", "p.jsonl"]
+    assert [record["number"] for name in files for record in read(tmp_path / name)] == list(range(12))
+
+
+def test_a_log_goes_on_after_a_restart_at_the_size_it_had(tmp_path: Path) -> None:
+    for number in range(6):
+        with JsonLines(tmp_path / "p.jsonl", most_bytes=40) as log:
+            log.append({"number": number})
+    assert [record["number"] for record in read(tmp_path / "p.0001.jsonl")] == [0, 1, 2, 3]
+
+
+def test_only_so_many_logs_are_kept(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "p.jsonl", most_bytes=1, kept=2)
+    (tmp_path / "p-1.0001.jsonl").touch()
+    for number in range(5):
+        log.append({"number": number})
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"p-1.0001.jsonl", "p.0004.jsonl", "p.0005.jsonl", "p.jsonl"}

@@ -85,7 +85,7 @@ async def test_a_refused_commit_is_counted_as_refused_and_as_nothing_else(tmp_pa
         await journal.commit([START, turn(0)], Outcome(Status.COMPLETED, StopReason.ENV_DONE, 1.0))
 
     assert counted("commits_refused_total", reason="lease_lost") == refused + 1
-    assert counted("turns_committed_total", environment="refused-test") == 0
+    assert counted("turn_env_seconds_count", environment="refused-test") == 0
     assert list(read(tmp_path / "turns.jsonl")) == []
     assert not journal.committing
 
@@ -105,19 +105,22 @@ async def test_an_acknowledged_turn_is_one_line_of_the_log(tmp_path):
         "versions", "generate_seconds", "queue_seconds", "env_seconds", "encode_seconds", "commit_seconds",
         "env_retries", "reward", "finish_reason", "environment",
     }  # fmt: skip
-    assert counted("turns_committed_total", environment="log-test") == 2
+    assert counted("turn_env_seconds_count", environment="log-test") == 2
 
 
-async def test_the_reward_of_a_sample_is_counted_once_and_not_once_a_turn():
+async def test_what_a_sample_repeats_is_counted_once_and_not_once_a_turn():
     journal = BufferJournal(ForgetfulBuffer(), LeasedSample(LEASE, 0, 0), "once-test")
+    said = generation([4, 5] * 6, "stop", WeightVersion(2))
+    again = replace(turn(0), generated=said.tokens, log_probs=said.log_probs, spans=said.spans)
 
-    await journal.commit([START, turn(0)])
+    await journal.commit([START, again])
+    assert counted("repetition_ratio_count", environment="once-test") == 0
     await journal.commit([turn(1)], Outcome(Status.TRUNCATED, StopReason.MAX_TURNS, 0.25))
 
-    assert counted("sample_reward_count", environment="once-test") == 1
-    assert counted("sample_reward_sum", environment="once-test") == 0.25
-    assert counted("turns_per_sample_sum", environment="once-test") == 2
-    assert counted("samples_ended_total", environment="once-test", status="truncated", reason="max_turns") == 1
+    assert counted("repetition_ratio_count", environment="once-test") == 1
+    assert counted("repetition_ratio_sum", environment="once-test") == pytest.approx(3 / 7)
+    assert counted("turn_index_turns_total", environment="once-test", turn_index="1") == 1
+    assert counted("first_action_seconds_count", environment="once-test") == 1
 
 
 async def test_a_turn_of_several_records_is_counted_once_with_all_their_tokens():
@@ -129,7 +132,7 @@ async def test_a_turn_of_several_records_is_counted_once_with_all_their_tokens()
     await journal.commit([turn(0)])
     await journal.commit([replace(piece, index=1)], Outcome(Status.TRUNCATED, StopReason.DEADLINE, 0.0))
 
-    assert counted("turns_committed_total", environment="pieces-test") == 1
+    assert counted("turn_env_seconds_count", environment="pieces-test") == 1
     assert counted("turn_generated_tokens_count", environment="pieces-test") == 2
     assert counted("turn_generated_tokens_sum", environment="pieces-test") == 8
 

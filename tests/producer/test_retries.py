@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import REGISTRY
 
 from stream_rl.config import EnvironmentConfig
 from stream_rl.errors import EnvFatalError, EnvInfraError
@@ -40,3 +41,17 @@ async def test_a_turn_has_its_own_budget_and_the_sample_one_for_all():
 
     with pytest.raises(EnvFatalError, match="max_env_retries_per_sample=3 is spent: down"):
         await spent(retries, 1)
+
+
+async def test_each_failure_is_counted_as_retried_or_as_the_one_that_was_too_many():
+    async def sleep(_: float) -> None:
+        return None
+
+    def counted(outcome: str) -> float:
+        labels = {"environment": "counted", "cause": "infra", "outcome": outcome}
+        return REGISTRY.get_sample_value("stream_rl_env_retries_total", labels) or 0.0
+
+    retries = EnvRetries(EnvironmentConfig(path="x", max_env_retries_per_turn=2), "counted", sleep=sleep)
+    with pytest.raises(EnvFatalError):
+        await spent(retries, 3)
+    assert (counted("retried"), counted("spent")) == (2, 1)

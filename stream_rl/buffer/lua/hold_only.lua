@@ -5,6 +5,6 @@
 local known = {}
 for place = 2, #ARGV do known[ARGV[place]] = true end
 for _, sample in ipairs(redis.call('SMEMBERS', key_held(ARGV[1]))) do
-  if not known[sample] then give_back(sample) end
+  if not known[sample] then give_back(sample, 'forgotten') end
 end
 return 1

@@ -17,16 +17,16 @@ if redis.call('HGET', key_run, 'heard_on') ~= server_id() then
 end
 
 for _, silent in ipairs(redis.call('ZRANGEBYSCORE', key_holders, '-inf', now_ms())) do
-  for _, sample in ipairs(redis.call('SMEMBERS', key_held(silent))) do give_back(sample) end
+  for _, sample in ipairs(redis.call('SMEMBERS', key_held(silent))) do give_back(sample, 'expired') end
   redis.call('ZREM', key_holders, silent)
   redis.call('HDEL', key_requests, silent)
   redis.call('HDEL', key_terms, silent)
 end
 
 local function row(sample)
-  local fields = redis.call('HMGET', key_sample(sample), 'lease', 'records', 'bytes')
+  local fields = redis.call('HMGET', key_sample(sample), 'lease', 'records', 'bytes', 'returned')
   local group = redis.call('HMGET', key_group(group_of(sample)), 'prompt', 'v0')
-  return {sample, fields[1], group[1], group[2], fields[2], fields[3]}
+  return {sample, fields[1], group[1], group[2], fields[2], fields[3], fields[4] or ''}
 end
 
 local rows, full = {}, ''

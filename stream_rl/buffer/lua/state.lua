@@ -96,10 +96,10 @@ local function unhold(sample)
   if holder then redis.call('SREM', key_held(holder), sample) end
 end
 
--- A leased sample goes back, with its journal.
-local function give_back(sample)
+-- A leased sample goes back, with its journal: released, expired with its producer, or forgotten by it.
+local function give_back(sample, why)
   unhold(sample)
-  redis.call('HSET', key_sample(sample), 'state', 'returned')
+  redis.call('HSET', key_sample(sample), 'state', 'returned', 'returned', why, 'returned_at', now_ms())
   redis.call('ZADD', key_resume, group_of(sample), sample)
 end
 
