@@ -26,7 +26,10 @@ __all__ = [
     "wants_slime",
 ]
 
-SHIPPED = ("arithmetic", "guess_number", "gymnasium", "judge", "reasoning_gym", "tau2", "textarena")
+SHIPPED = (
+    "arithmetic", "geo_multi_turn", "grid_walk_images", "guess_number", "gymnasium", "judge", "minigrid",
+    "quadrant_each_turn", "reasoning_gym", "tau2", "textarena",
+)  # fmt: skip
 
 SLIME_HINT = "environment.slime_imports=true offers what docs/slime.md lists"
 
