@@ -4,7 +4,7 @@ An environment module has `build_env(sample=None, args=None, **_)` that returns 
 Any object with these methods will do; `BaseInteractionEnv` only saves typing. Each method may be sync (it then runs
 in a thread, so it may block) or async (it then runs in the event loop, so it must not).
 
-    observation   a mapping: `obs_str` (text), optionally `role` ("user") and `multi_modal_data` ({"images": [...]})
+    observation   a mapping: `obs_str` (text), optionally `role` ("user") and `multi_modal_data` ({"image": [...]})
     info          a mapping: `reward` (float, summed over the turns of an episode), and whatever else is of interest
 """
 
@@ -98,10 +98,14 @@ class BaseInteractionEnv:
 
 
 def format_observation(observation: Observation) -> Message:
-    """A message of `obs_str` and the images of `multi_modal_data`, from `role` ("user" where none is given)."""
+    """A message of `obs_str` and the images of `multi_modal_data`, from `role` ("user" where none is given).
+
+    The images are a list under `image` or, as some write it, `images`.
+    """
     role = observation.get("role", "user")
     text = str(observation.get("obs_str", ""))
-    images = (observation.get("multi_modal_data") or {}).get("images") or ()
+    data = observation.get("multi_modal_data") or {}
+    images = [image for name in ("image", "images") for image in data.get(name) or ()]
     if not images:
         return {"role": role, "content": text}
     parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]

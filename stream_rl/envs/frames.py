@@ -21,7 +21,7 @@ Cell = tuple[int, int]
 
 def shown(frame: Image.Image, text: str = "") -> Observation:
     """The observation of a frame, with text after it if there is any."""
-    observation = {"multi_modal_data": {"images": [frame]}}
+    observation = {"multi_modal_data": {"image": [frame]}}
     return {**observation, "obs_str": text} if text else observation
 
 

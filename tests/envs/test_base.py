@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stream_rl.envs.base import BaseInteractionEnv, ResumeClass, format_observation, is_empty, resume_class
 
 
@@ -34,8 +36,9 @@ def test_an_observation_is_a_user_message_unless_it_says_otherwise():
     assert format_observation({"obs_str": "x", "role": "tool"}) == {"role": "tool", "content": "x"}
 
 
-def test_images_stand_before_the_text():
-    message = format_observation({"obs_str": "look", "multi_modal_data": {"images": ["a", "b"]}})
+@pytest.mark.parametrize("name", ["image", "images"])
+def test_images_stand_before_the_text(name):
+    message = format_observation({"obs_str": "look", "multi_modal_data": {name: ["a", "b"]}})
 
     assert message["content"] == [
         {"type": "image", "image": "a"}, {"type": "image", "image": "b"}, {"type": "text", "text": "look"},

@@ -19,7 +19,7 @@ texts = st.sampled_from(["up", "down", "left", " right ", "north", "", "up down"
 
 
 def frame_of(observation) -> Image.Image:
-    (image,) = observation["multi_modal_data"]["images"]
+    (image,) = observation["multi_modal_data"]["image"]
     return image
 
 

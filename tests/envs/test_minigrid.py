@@ -27,7 +27,7 @@ def opened(args: dict[str, Any], index: int = 0) -> Any:
 
 
 def pixels(observation: Any) -> np.ndarray:
-    (image,) = observation["multi_modal_data"]["images"]
+    (image,) = observation["multi_modal_data"]["image"]
     return np.asarray(image)
 
 

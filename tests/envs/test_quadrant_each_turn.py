@@ -17,7 +17,7 @@ names = st.sampled_from([*QUADRANTS, " northeast ", "up", ""])
 
 
 def frame_of(observation) -> Image.Image:
-    (image,) = observation["multi_modal_data"]["images"]
+    (image,) = observation["multi_modal_data"]["image"]
     return image
 
 
