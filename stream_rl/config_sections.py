@@ -266,6 +266,20 @@ class MetricsConfig(Settings):
     """The supervisor's /metrics port; empty: a free one. The other processes always take free ones."""
     turn_log: bool = True
     """Write one JSON line per committed turn into RUN/turns/."""
+    turn_log_mib: int = Field(256, gt=0)
+    """MiB at which a producer's turn log is put aside under a number, and a new one begun."""
+    turn_logs_kept: int | None = Field(None, gt=0)
+    """Turn logs put aside that each producer keeps; empty: all. `lost_turns` is counted over those that are there."""
+    json_logs: bool = False
+    """Write RUN/logs as JSON lines, each with run, group, sample, turn and lease where they are known."""
+    otlp_endpoint: str | None = None
+    """URL that takes traces by OTLP over HTTP, as OpenTelemetry collectors and MLflow do. Empty: no traces."""
+    trace_share: float = Field(0.01, ge=0, le=1)
+    """Share of the trajectories that are traced, drawn by their names: a resumed one is in the share as before."""
+    tensorboard: bool = False
+    """Write the steps' figures as TensorBoard event files into RUN/tensorboard/."""
+    wandb_project: str | None = None
+    """Weights & Biases project that gets the steps' figures too; needs `wandb` installed, and its own login."""
 
 
 class SupervisionConfig(Settings):

@@ -22,6 +22,7 @@ from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.engine.ports import HOST, free_port
 from stream_rl.errors import ConfigError, NoTrainableBatch, ProcessDied, UserError
+from stream_rl.metrics.logs import log_formatter
 from stream_rl.producer.prompts import prompt_basis
 from stream_rl.recording import Progress
 from stream_rl.run_lock import run_lock
@@ -67,7 +68,7 @@ def train(config: Config, *, resume: bool, progress: Progress) -> dict[str, Any]
         with run_lock(config.folder):
             if not resume:
                 _write_settings(config)
-            _log_to(config.folder / "logs" / "supervisor.log")
+            _log_to(config, "supervisor")
             return asyncio.run(_run(config, resume, progress))
     finally:
         ray.shutdown()
@@ -153,7 +154,7 @@ class EngineProcess:
     def __init__(self, config: Config, index: int) -> None:
         from stream_rl.engine.server import EngineServer
 
-        _print_to(config.folder / "logs" / f"engine-{index}.actor.log")
+        _print_to(config, f"engine-{index}.actor")
         self._server = EngineServer.from_config(config, index, log_path=config.folder / "logs" / f"engine-{index}.log")
 
     def start(self) -> tuple[str, int]:
@@ -175,7 +176,7 @@ class ProducerProcess:
     """One producer: an asyncio process with hundreds of turn loops."""
 
     def __init__(self, config: Config, producer_id: str, buffer_url: str) -> None:
-        _print_to(config.folder / "logs" / f"{producer_id}.log")
+        _print_to(config, producer_id)
         self._config, self._producer_id, self._buffer_url = config, producer_id, buffer_url
 
     async def run(self) -> None:
@@ -199,7 +200,7 @@ class TrainerProcess:
     """One rank of the trainer."""
 
     def __init__(self, config: Config, rank: int, init_method: str, buffer_url: str) -> None:
-        _print_to(config.folder / "logs" / f"trainer-{rank}.log")
+        _print_to(config, f"trainer-{rank}")
         self._config, self._rank, self._init_method, self._buffer_url = config, rank, init_method, buffer_url
 
     def run(self) -> None:
@@ -266,15 +267,17 @@ async def _result(method: Any) -> Any:
         raise ProcessDied(f"{type(error).__name__}: killed or crashed, its log is in the run folder") from error
 
 
-def _print_to(path: Path) -> None:
+def _print_to(config: Config, process: str) -> None:
     """Sends everything this process prints, and its log, to a file of the run."""
+    path = config.folder / "logs" / f"{process}.log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    _log_to(path)
+    _log_to(config, process)
 
 
-def _log_to(path: Path) -> None:
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, handlers=[logging.FileHandler(path)], force=True)
+def _log_to(config: Config, process: str) -> None:
+    handler = logging.FileHandler(config.folder / "logs" / f"{process}.log")
+    handler.setFormatter(log_formatter(config.name, process, json=config.metrics.json_logs))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

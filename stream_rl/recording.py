@@ -25,6 +25,7 @@ from stream_rl.metrics.labels import environment_label
 from stream_rl.metrics.report import write_report
 from stream_rl.metrics.run_figures import RunFigures
 from stream_rl.metrics.run_folder import read_summary
+from stream_rl.metrics.step_sinks import step_sinks
 from stream_rl.metrics.summary import RunFacts, summarise
 from stream_rl.metrics.turn_log import JsonLines, Tail, read
 
@@ -55,7 +56,7 @@ class RunRecorder:
         self._changes = JsonLines(config.folder / "changes.jsonl")
         self._changes_known = {(change["number"], change["time"]) for change in read(config.folder / "changes.jsonl")}
         self._steps = Tail(config.folder / "steps.jsonl")
-        self._figures = RunFigures(environment_label(config), config.rollout.group_size)
+        self._figures = RunFigures(environment_label(config), config.rollout.group_size, step_sinks(config))
         self._figures.ended(read(config.folder / "samples.jsonl"))
         self._dead_letters = -1
         self._memory_known = -math.inf

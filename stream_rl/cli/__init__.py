@@ -21,6 +21,7 @@ from stream_rl.cli import (
     inspect,
     make_model,
     metrics,
+    metrics_sd,
     purge,
     report,
     settings,
@@ -28,6 +29,7 @@ from stream_rl.cli import (
     status,
     sweep,
     train,
+    turns,
 )
 from stream_rl.cli import set as live_set
 from stream_rl.errors import StreamRLError, UserError
@@ -65,12 +67,14 @@ app.command("sweep", epilog=sweep.EXAMPLES, rich_help_panel=TUNE)(sweep.sweep)
 app.command("set", epilog=live_set.EXAMPLES, rich_help_panel=RUN)(live_set.set_live)
 app.command("status", epilog=status.EXAMPLES, rich_help_panel=LOOK)(status.status)
 app.command("report", epilog=report.EXAMPLES, rich_help_panel=LOOK)(report.report)
+app.command("turns", epilog=turns.EXAMPLES, rich_help_panel=LOOK)(turns.turns)
 app.command("inspect", epilog=inspect.EXAMPLES, rich_help_panel=LOOK)(inspect.inspect)
 app.command("export", epilog=export.EXAMPLES, rich_help_panel=LOOK)(export.export)
 app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=REPAIR)
 app.command("purge", epilog=purge.EXAMPLES, rich_help_panel=REPAIR)(purge.purge)
 app.command("settings", epilog=settings.EXAMPLES, rich_help_panel=REFERENCE)(settings.settings)
 app.command("metrics", epilog=metrics.EXAMPLES, rich_help_panel=REFERENCE)(metrics.metrics)
+app.command("metrics-sd", epilog=metrics_sd.EXAMPLES, rich_help_panel=LOOK)(metrics_sd.metrics_sd)
 
 
 def main() -> None:

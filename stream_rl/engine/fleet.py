@@ -25,6 +25,7 @@ from stream_rl.engine.generation import Generation, ImageInputs, SamplingParams
 from stream_rl.engine.router import RouterClient
 from stream_rl.errors import EngineUnavailable
 from stream_rl.metrics import catalog
+from stream_rl.metrics.tracing import annotate, spanned
 from stream_rl.sample import Int32, WeightVersion
 
 __all__ = ["Fleet", "choose"]
@@ -115,6 +116,7 @@ class Fleet:
         """Ids of the engines that serve."""
         return tuple(self._engines)
 
+    @spanned("generate")
     async def generate(
         self,
         session_id: str,
@@ -171,6 +173,17 @@ class Fleet:
             if rid is not None:
                 del self._running[rid]
         _check_stamps(generation, engine, confirmed)
+        annotate(
+            engine=engine.engine_id,
+            finish_reason=generation.finish_reason,
+            version=str(generation.spans[-1].version) if generation.spans else "",
+            **{
+                "gen_ai.operation.name": "chat",
+                "gen_ai.usage.input_tokens": generation.prompt_tokens,
+                "gen_ai.usage.output_tokens": len(generation.tokens),
+                "cached_tokens": generation.cached_tokens,
+            },
+        )
         return generation
 
     async def _engine_for(self, session_id: str) -> _Engine:

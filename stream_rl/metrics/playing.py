@@ -5,7 +5,7 @@ Every episode is a task of its own, and tasks that it starts inherit the value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,14 +15,24 @@ __all__ = ["Playing", "current", "playing"]
 
 @dataclass(slots=True)
 class Playing:
-    """A sample in a producer's hands: `lease` is the number of its lease, `turn` the interaction under way."""
+    """A sample in a producer's hands.
+
+    lease      the number of its lease
+    next_turn  says which interaction is under way
+    traced     whether its spans are kept
+    """
 
     run: str
     group: int
     sample: str
     lease: int
-    turn: int = 0
+    next_turn: Callable[[], int]
     traced: bool = False
+
+    @property
+    def turn(self) -> int:
+        """The interaction under way."""
+        return self.next_turn()
 
 
 _CURRENT: ContextVar[Playing | None] = ContextVar("playing", default=None)

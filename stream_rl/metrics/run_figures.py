@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from stream_rl.metrics import catalog
 from stream_rl.metrics.labels import length_bucket
+from stream_rl.metrics.step_sinks import StepSink
 from stream_rl.sample import Status, StopReason, WeightVersion
 
 __all__ = ["RunFigures", "Snapshot"]
@@ -82,11 +83,13 @@ class RunFigures:
     Args:
         environment: the label of its samples.
         group_size: siblings of a group.
+        sinks: what else gets each step once.
     """
 
-    def __init__(self, environment: str, group_size: int) -> None:
+    def __init__(self, environment: str, group_size: int, sinks: Sequence[StepSink] = ()) -> None:
         self._environment = environment
         self._group_size = group_size
+        self._sinks = sinks
         self._outcome = self._step = 0
         self._finished: dict[int, list[float]] = {}
 
@@ -106,6 +109,8 @@ class RunFigures:
             if step["step"] > self._step:
                 self._step = step["step"]
                 self._count_step(step)
+                for sink in self._sinks:
+                    sink.write(step)
 
     def seen(self, snapshot: Snapshot) -> None:
         """Shows the buffer's own counts."""
@@ -122,6 +127,7 @@ class RunFigures:
         catalog.OLDEST_PARTIAL_SECONDS.set(counts.oldest_partial_seconds)
         ended = counts.trained + counts.filtered + counts.dead_lettered
         catalog.ACCOUNTING.set(counts.admitted - ended - counts.live)
+        catalog.STEPS.inc(0)
         for kind, times in snapshot.recoveries.items():
             catalog.RECOVERIES.advance(times, process=kind)
         for name in SETTINGS:

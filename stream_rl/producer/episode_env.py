@@ -16,6 +16,7 @@ import numpy as np
 from stream_rl.agents.handover import Answer, Observed
 from stream_rl.envs.base import ResumeClass
 from stream_rl.errors import EnvFatalError, EnvInfraError, ModelError, UserError
+from stream_rl.metrics.tracing import annotate, spanned
 from stream_rl.producer.env_session import NOTHING_SAID, Step
 from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow
@@ -54,8 +55,10 @@ class EpisodeEnv:
         """
         return await self._retried(lambda: self._restore(sample))
 
+    @spanned("environment")
     async def step(self, answer: Answer, sample: Sample) -> Step:
         """Acts; after a failure the environment is brought back first. Raises RestartNeeded as `come_back`."""
+        annotate(**{"input.value": answer.text})
         return await self._retried(lambda: self._session.step(answer), sample)
 
     async def cut(self, answer: Answer, sample: Sample) -> Step:

@@ -18,6 +18,7 @@ from stream_rl.errors import JournalMismatch, LeaseLost
 from stream_rl.metrics import catalog
 from stream_rl.metrics.labels import turn_label
 from stream_rl.metrics.repetition import repetition
+from stream_rl.metrics.tracing import spanned
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.sample import StopReason, Turn
 
@@ -103,6 +104,7 @@ class BufferJournal:
         """Gives the sample up; the buffer refills it."""
         await self._fenced(self._buffer.fail(self.lease, reason, detail))
 
+    @spanned("commit")
     async def _send(self, outcome: Outcome | None) -> None:
         for _ in range(RESENDS):
             try:

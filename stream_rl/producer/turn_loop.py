@@ -29,6 +29,7 @@ from stream_rl.buffer.records import Outcome, Record, SampleStart
 from stream_rl.engine.generation import Generation, SamplingParams
 from stream_rl.errors import EngineError, EnvFatalError
 from stream_rl.metrics import catalog
+from stream_rl.metrics.tracing import spanned
 from stream_rl.producer.budgets import Limit, overflow, tightest
 from stream_rl.producer.cache_scope import CacheScope
 from stream_rl.producer.env_session import Step
@@ -163,6 +164,7 @@ class Episode:
             raise EnvFatalError("the environment starts with another observation than the recorded one")
         self.sample.prompt_tokens = prompt
 
+    @spanned("turn")
     async def _turn(self) -> None:
         """One pass of the loop: ends with a commit."""
         piece = Piece(NOTHING, "abort", 0.0)

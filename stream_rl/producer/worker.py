@@ -23,6 +23,8 @@ from stream_rl.engine.fleet import Fleet
 from stream_rl.errors import EngineError, JournalMismatch, LeaseLost
 from stream_rl.metrics import catalog
 from stream_rl.metrics.exporter import serve_metrics
+from stream_rl.metrics.playing import Playing
+from stream_rl.metrics.tracing import Traces, start_otlp
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.producer.cache_scope import cache_scope
 from stream_rl.producer.journal import BufferJournal
@@ -57,20 +59,30 @@ async def run_producer(config: Config, *, producer_id: str, buffer_url: str, sto
         timeout=config.engine.request_timeout,
         router=config.engine.router_url,
     )
-    log = JsonLines(config.folder / "turns" / f"{producer_id}.jsonl") if config.metrics.turn_log else None
+    log = _turn_log(config, producer_id)
+    traces = start_otlp(config.metrics.otlp_endpoint, config.metrics.trace_share)
     buffer = await TrajectoryBuffer.of(config, buffer_url)
     try:
         metrics_url = serve_metrics(config.metrics.host)
         await buffer.register_process(
             ProcessRecord(producer_id, "producer", socket.gethostname(), os.getpid(), metrics_url)
         )
-        await Producer(rollout, buffer, fleet, producer_id, log).run(stop)
+        await Producer(rollout, buffer, fleet, producer_id, log, traces=traces).run(stop)
     finally:
         await fleet.close()
         await buffer.close()
         rollout.close()
         if log is not None:
             log.close()
+        await asyncio.to_thread(traces.close)
+
+
+def _turn_log(config: Config, producer_id: str) -> JsonLines | None:
+    settings = config.metrics
+    if not settings.turn_log:
+        return None
+    path = config.folder / "turns" / f"{producer_id}.jsonl"
+    return JsonLines(path, most_bytes=settings.turn_log_mib * 2**20, kept=settings.turn_logs_kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,14 @@ class Producer:
     """Keeps `producer.concurrency` samples in play."""
 
     def __init__(
-        self, rollout: Rollout, buffer: TrajectoryBuffer, fleet: Fleet, producer_id: str, log: JsonLines | None = None
+        self,
+        rollout: Rollout,
+        buffer: TrajectoryBuffer,
+        fleet: Fleet,
+        producer_id: str,
+        log: JsonLines | None = None,
+        *,
+        traces: Traces | None = None,
     ) -> None:
         self._rollout = rollout
         self._config = rollout.config
@@ -95,6 +114,7 @@ class Producer:
         self._fleet = fleet
         self._producer_id = producer_id
         self._log = log
+        self._traces = traces or Traces(None)
         self._live: dict[asyncio.Task[None], _Live] = {}
         self._changed = asyncio.Event()
         self._state = RunState.RUNNING
@@ -136,10 +156,22 @@ class Producer:
         scope = cache_scope(self._config, str(sample.group_index), leased.v0)
         begun, returned = leased.start is not None, leased.returned
         episode = Episode(self._rollout, self._fleet, journal, sample, row, begun=begun, returned=returned, scope=scope)
-        task = asyncio.create_task(self._play(episode, journal))
+        task = asyncio.create_task(self._named(episode, journal))
         self._live[task] = _Live(episode, journal, task, time.monotonic())
         task.add_done_callback(self._ended)
         catalog.LIVE_SAMPLES.set(len(self._live))
+
+    async def _named(self, episode: Episode, journal: BufferJournal) -> None:
+        """Plays an episode under the sample's name in logs, and in its trace, if it has one."""
+        lease, sample, began = journal.lease, episode.sample, time.time() - episode.sample.active_seconds
+        group, name = lease.sample_id.group, str(lease.sample_id)
+        with self._traces.trajectory(
+            Playing(self._config.name, group, name, lease.number, lambda: sample.next_turn)
+        ) as playing:
+            await self._play(episode, journal)
+            if sample.stop_reason is not None:
+                reason, reward = sample.stop_reason.value, sample.reward or 0.0
+                self._traces.end(playing, began, stop_reason=reason, reward=reward, turns=sample.next_turn)
 
     async def _play(self, episode: Episode, journal: BufferJournal) -> None:
         try:

@@ -20,6 +20,7 @@ from stream_rl.envs.base import ResumeClass, mistakes_are_answers
 from stream_rl.envs.tool_calls import Parsed, ToolCall, Undecodable
 from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError
 from stream_rl.metrics import catalog
+from stream_rl.metrics.tracing import annotate, spanned
 from stream_rl.tools.tool import Tool, ToolResult
 from stream_rl.tools.toolbox import Toolbox
 from stream_rl.tools.truncation import truncate
@@ -135,12 +136,17 @@ class ToolSession:
             raise EnvFatalError(f"tool {tool.name} returned what is neither text nor JSON: {value!r:.80}") from error
         return _answer(tool.name, self._truncated(result.text), "error" if result.failed else "ok", result.reward)
 
+    @spanned("tool")
     async def _called(self, tool: Tool, call: ToolCall) -> Any:
         """What the tool returned, or the ActionError that it raised."""
+        named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool.name}
+        annotate(**named, **{"input.value": str(call.arguments)})
         seconds, function = self._toolbox.settings.tool_timeout, self._open[tool.name].call
         try:
             async with asyncio.timeout(seconds):
-                return await self._context.act(mistakes_are_answers(partial(function, **call.arguments), function))
+                value = await self._context.act(mistakes_are_answers(partial(function, **call.arguments), function))
+                annotate(**{"output.value": str(value)})
+                return value
         except TimeoutError as error:
             catalog.TOOL_CALLS.inc(tool=tool.name, outcome="timeout")
             raise EnvInfraError(f"tool {tool.name}: no result within {seconds:g} seconds", cause="timeout") from error

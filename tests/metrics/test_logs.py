@@ -31,8 +31,7 @@ def lines(tmp_path: Path) -> Iterator[Lines]:
 
 def test_a_samples_line_carries_what_it_belongs_to(lines: Lines) -> None:
     logger = logging.getLogger("stream_rl.test_logs")
-    with playing(Playing("demo", 12, "12-3", lease=2)) as sample:
-        sample.turn = 4
+    with playing(Playing("demo", 12, "12-3", lease=2, next_turn=lambda: 4)):
         logger.warning("lost %s\nindeed", "it")
     logger.warning("outside")
     inside, outside = lines()

@@ -111,7 +111,7 @@ class Seen:
     engines: tuple[Any, ...] = ()
     rules: Any = field(
         default_factory=lambda: SimpleNamespace(
-            groups_per_step=2, group_size=2, run_ahead=0.5, max_staleness=1, max_lag=2
+            groups_per_step=2, group_size=2, run_ahead=0.5, max_staleness=1, max_lag=2, concurrency=0
         )
     )
 

@@ -16,7 +16,7 @@ from stream_rl.metrics.tracing import Traces, annotate, span, spanned, start_otl
 
 
 def sample(number: int = 0, lease: int = 1) -> Playing:
-    return Playing("demo", number, f"{number}-0", lease)
+    return Playing("demo", number, f"{number}-0", lease, lambda: lease - 1)
 
 
 @contextmanager
@@ -43,10 +43,8 @@ async def generate() -> int:
     return 7
 
 
-async def play_turn(turn: int) -> None:
-    playing = current()
-    assert playing is not None
-    playing.turn = turn
+async def play_turn() -> None:
+    assert current() is not None
     with span("turn"):
         assert await generate() == 7
         with span("tool", tool="calculator"):
@@ -55,10 +53,10 @@ async def play_turn(turn: int) -> None:
 
 async def test_another_producer_goes_on_in_the_same_trace() -> None:
     with process() as (traces, exporter), traces.trajectory(sample()):
-        await play_turn(0)
+        await play_turn()
     first = exporter.get_finished_spans()
     with process() as (traces, exporter), traces.trajectory(sample(lease=2)) as again:
-        await play_turn(1)
+        await play_turn()
         traces.end(again, 1_700_000_000.0, reward=1.0)
     spans = [*first, *exporter.get_finished_spans()]
 
@@ -80,7 +78,7 @@ async def test_tasks_of_an_episode_write_into_its_trace_and_no_others() -> None:
 
         async def play(number: int) -> None:
             with traces.trajectory(sample(number)):
-                await asyncio.gather(play_turn(0), play_turn(0))
+                await asyncio.gather(play_turn(), play_turn())
 
         await asyncio.gather(*(play(number) for number in range(5)))
         assert len({ids(one)[0] for one in exporter.get_finished_spans()}) == 5
@@ -113,7 +111,7 @@ async def test_without_an_endpoint_there_is_no_span() -> None:
     traces = start_otlp(None, 1.0)
     with traces.trajectory(sample()) as playing:
         assert not playing.traced
-        await play_turn(0)
+        await play_turn()
         traces.end(playing, 0.0)
     assert current() is None
     traces.close()

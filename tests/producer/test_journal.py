@@ -101,7 +101,8 @@ async def test_an_acknowledged_turn_is_one_line_of_the_log(tmp_path):
     assert [(line["sample"], line["turn"], line["position"]) for line in lines] == [("3-1", 0, 1), ("3-1", 1, 2)]
     assert (lines[0]["generated"], lines[0]["observation"], lines[0]["versions"]) == (2, 1, ["2"])
     assert set(lines[0]) == {
-        "time", "sample", "group", "index", "attempt", "turn", "complete", "position", "generated", "observation",
+        "time", "sample", "group", "index", "attempt", "turn", "complete", "position", "prompt", "generated",
+        "observation",
         "versions", "generate_seconds", "queue_seconds", "env_seconds", "encode_seconds", "commit_seconds",
         "env_retries", "reward", "finish_reason", "environment",
     }  # fmt: skip
