@@ -8,6 +8,8 @@ from pydantic import Field
 
 from stream_rl.config_sections import Settings
 
+__all__ = ["MultimodalConfig"]
+
 
 class MultimodalConfig(Settings):
     """Images, for models that see; without meaning for others."""

@@ -10,6 +10,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from stream_rl.errors import ConfigError
 
+__all__ = [
+    "BufferConfig",
+    "DataConfig",
+    "EngineConfig",
+    "EnvironmentConfig",
+    "EvaluationConfig",
+    "MetricsConfig",
+    "ModelConfig",
+    "ProducerConfig",
+    "RolloutConfig",
+    "SchedulingConfig",
+    "Settings",
+    "SupervisionConfig",
+]
+
 LARGEST = 2**31 - 1
 
 

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from stream_rl.config_sections import Settings
 
+__all__ = ["AdvantageKind", "KlEstimator", "TrainerConfig"]
+
 Decay = Annotated[float, Field(ge=0, lt=1)]
 AdvantageKind = Literal["grpo", "dr_grpo", "rloo"]
 KlEstimator = Literal["k1", "k2", "k3"]

@@ -18,6 +18,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "OBSERVATION_STEP",
+    "Float32",
+    "Group",
+    "Int32",
+    "Lease",
+    "LedgerEntry",
+    "Sample",
+    "SampleId",
+    "Status",
+    "StopReason",
+    "Turn",
+    "VersionSpan",
+    "WeightVersion",
+    "image_name",
+]
+
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 

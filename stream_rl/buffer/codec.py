@@ -22,6 +22,8 @@ from stream_rl.buffer.records import Record, SampleStart
 from stream_rl.errors import CorruptRecord
 from stream_rl.sample import Turn, VersionSpan, WeightVersion
 
+__all__ = ["decode", "encode"]
+
 MAGIC = b"SRLB"
 VERSION = 1
 RECORD_LIMIT = 64 * 2**20

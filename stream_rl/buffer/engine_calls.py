@@ -11,6 +11,8 @@ from stream_rl.buffer.connection import Connection
 from stream_rl.buffer.records import EngineRecord
 from stream_rl.sample import WeightVersion
 
+__all__ = ["EngineCalls", "engine_records"]
+
 
 class EngineCalls:
     """The engines' side of TrajectoryBuffer. All of these raise BufferUnavailable."""

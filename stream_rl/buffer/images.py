@@ -17,6 +17,8 @@ from stream_rl.buffer.connection import STAGED_SECONDS, Connection
 from stream_rl.buffer.journals import bounded
 from stream_rl.errors import CorruptRecord
 
+__all__ = ["IMAGE_LIMIT", "ImageCalls"]
+
 IMAGE_LIMIT = 64 * 2**20
 """Bytes of one image."""
 

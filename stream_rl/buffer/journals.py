@@ -16,6 +16,8 @@ from stream_rl.buffer.records import Record, SampleStart
 from stream_rl.errors import CorruptRecord
 from stream_rl.sample import Sample, SampleId, Status, StopReason, Turn
 
+__all__ = ["CHUNK_BYTES", "Stored", "bounded", "chunks", "read_journals", "sample_of", "siblings", "split"]
+
 CHUNK_BYTES = 8 * 2**20
 
 T = TypeVar("T")

@@ -4,6 +4,8 @@ All keys start with `stream_rl:{run}:`. The braces are Redis's hash tag: a run l
 all of it. Sorted sets of samples are scored by group number, those of groups by v0: the oldest comes first.
 """
 
+__all__ = ["FAMILIES", "SINGLE", "lua_names", "prefix"]
+
 NAMESPACE = "stream_rl:"
 
 SINGLE = {

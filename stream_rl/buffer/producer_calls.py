@@ -15,6 +15,8 @@ from stream_rl.buffer.records import LeasedSample, Outcome, Record, RunState, Sa
 from stream_rl.errors import BufferFull, BufferUnavailable, ImageMissing, JournalMismatch, LeaseLost
 from stream_rl.sample import Lease, SampleId, StopReason, Turn
 
+__all__ = ["BESIDE_BYTES", "LEASES_PER_CALL", "ProducerCalls"]
+
 LEASES_PER_CALL = 32
 """Samples that one call hands out: about 1 ms of the server's time."""
 BESIDE_BYTES = 64 * 2**10

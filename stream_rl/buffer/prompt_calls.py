@@ -10,6 +10,8 @@ import orjson
 from stream_rl.buffer.connection import Connection
 from stream_rl.errors import ConfigError
 
+__all__ = ["PromptCalls"]
+
 
 class PromptCalls:
     """The prompts' side of TrajectoryBuffer. All of these raise BufferUnavailable."""

@@ -10,6 +10,26 @@ from typing import Any, Literal, get_args
 from stream_rl.config import Config
 from stream_rl.sample import Int32, Lease, Status, StopReason, Turn, WeightVersion
 
+__all__ = [
+    "MEBI",
+    "RECOVERY_KINDS",
+    "UNLIMITED",
+    "DeadLetter",
+    "EngineRecord",
+    "LeasedSample",
+    "Outcome",
+    "OutcomeRecord",
+    "ProcessRecord",
+    "Record",
+    "RecoveryKind",
+    "RunRules",
+    "RunSnapshot",
+    "RunState",
+    "SampleStart",
+    "TrainerClaim",
+    "Waiting",
+]
+
 MEBI = 2**20
 UNLIMITED = 2**53
 

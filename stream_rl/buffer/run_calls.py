@@ -22,6 +22,8 @@ from stream_rl.buffer.records import (
 )
 from stream_rl.errors import ConfigError
 
+__all__ = ["RunCalls"]
+
 _COUNTS = (
     "ledger_steps", "incarnation", "admitted", "trained", "filtered", "dead_lettered", "committed_turns",
     "journal_bytes", "refills", "resumes", "refused_commits", "outcomes", "live", "complete", "pending", "leased",

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from stream_rl.buffer import keys
 
+__all__ = ["SCRIPTS", "read"]
+
 FOLDER = Path(__file__).parent / "lua"
 _PARTS = ("state", "scheduling")
 

@@ -20,6 +20,8 @@ from stream_rl.buffer.records import Record, TrainerClaim, Waiting
 from stream_rl.errors import BufferUnavailable, CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
 from stream_rl.sample import Group, LedgerEntry, Sample, SampleId, Status, StopReason
 
+__all__ = ["TrainerCalls"]
+
 logger = logging.getLogger(__name__)
 
 ASSERTIONS = 3

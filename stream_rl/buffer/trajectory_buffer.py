@@ -66,6 +66,8 @@ from stream_rl.buffer.run_calls import RunCalls
 from stream_rl.buffer.trainer_calls import TrainerCalls
 from stream_rl.config import Config
 
+__all__ = ["TrajectoryBuffer"]
+
 
 class TrajectoryBuffer(ProducerCalls, TrainerCalls, RunCalls, OperatorCalls, PromptCalls, ImageCalls, LiveSettingCalls):
     """One run's buffer. Made by `connect`; an async context manager that closes its connections."""

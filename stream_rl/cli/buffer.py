@@ -14,6 +14,8 @@ from stream_rl.cli.durability import Finding, examine
 from stream_rl.config import BufferConfig
 from stream_rl.errors import BufferUnavailable, ConfigError
 
+__all__ = ["app", "check", "line"]
+
 EXAMPLES = """Examples:
 
   stream-rl buffer check redis://redis.example:6379/0

@@ -20,6 +20,8 @@ from stream_rl.errors import ConfigError
 if TYPE_CHECKING:
     from stream_rl.buffer import DeadLetter, Requeued
 
+__all__ = ["app", "list_", "requeue", "show"]
+
 EXAMPLES = """Examples:
 
   stream-rl dead-letters list runs/demo-0

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+__all__ = ["Finding", "examine"]
+
 OLDEST = (7, 0)
 """Scripts declare their flags, so that a full server still trains and retires: since Redis 7."""
 UNREADABLE = "this user may not read the setting (CONFIG GET): ask whoever runs the server"

@@ -22,6 +22,8 @@ from stream_rl.sample import Sample
 if TYPE_CHECKING:
     from stream_rl.buffer import HeldGroup, HeldSample, TrajectoryBuffer
 
+__all__ = ["EXAMPLES", "Format", "export", "held_row", "retired_row"]
+
 EXAMPLES = """Examples:
 
   stream-rl export runs/demo-0 --format jsonl

@@ -13,6 +13,8 @@ import orjson
 
 from stream_rl.metrics.turn_log import JsonLines
 
+__all__ = ["open_writer"]
+
 ROW_GROUP_BYTES = 32 * 2**20
 """Of arrays held in memory before they are written."""
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stream_rl.buffer import HeldGroup, TrajectoryBuffer
     from stream_rl.sample import Int32
 
+__all__ = ["EXAMPLES", "groups_table", "inspect"]
+
 EXAMPLES = """Examples:
 
   stream-rl inspect runs/demo-0            every group held, and its samples by state

@@ -16,6 +16,8 @@ from stream_rl.run_lock import is_locked, run_lock
 if TYPE_CHECKING:
     from stream_rl.buffer import TrajectoryBuffer
 
+__all__ = ["held_buffer", "is_alive", "load_run", "running_buffer"]
+
 SECONDS_TO_ANSWER = 3.0
 SECONDS_TO_LOAD = 600.0
 

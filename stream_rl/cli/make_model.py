@@ -9,6 +9,8 @@ import typer
 
 from stream_rl import models
 
+__all__ = ["EXAMPLES", "make_model"]
+
 EXAMPLES = """Examples:
 
   stream-rl make-model tiny-text models/tiny-text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+__all__ = ["EXAMPLES", "metrics", "metrics_reference"]
+
 EXAMPLES = """Example:
 
   stream-rl metrics | grep turn

@@ -13,6 +13,8 @@ from stream_rl.cli.live import is_alive, load_run, running_buffer
 from stream_rl.errors import BufferUnavailable, ConfigError
 from stream_rl.metrics.discovery import Target, discovery_server, target
 
+__all__ = ["EXAMPLES", "find_targets", "metrics_sd"]
+
 EXAMPLES = """Examples:
 
   stream-rl metrics-sd runs                  all runs in the folder, on http://127.0.0.1:9190

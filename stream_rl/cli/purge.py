@@ -15,6 +15,8 @@ from stream_rl.config import Config
 from stream_rl.errors import ConfigError
 from stream_rl.run_lock import run_lock
 
+__all__ = ["EXAMPLES", "purge"]
+
 EXAMPLES = """Examples:
 
   stream-rl purge runs/demo-0

@@ -15,6 +15,8 @@ from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.metrics.report import write_report
 from stream_rl.metrics.summary import RunFacts, summarise
 
+__all__ = ["EXAMPLES", "report"]
+
 EXAMPLES = """Example:
 
   stream-rl report runs/demo-0

@@ -14,6 +14,8 @@ from pydantic_core import PydanticUndefined
 
 from stream_rl.config import Config
 
+__all__ = ["EXAMPLES", "settings", "settings_reference"]
+
 EXAMPLES = """Example:
 
   stream-rl settings | grep scheduling

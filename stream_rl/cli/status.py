@@ -20,6 +20,8 @@ from stream_rl.metrics.run_folder import read_summary, surviving_steps
 if TYPE_CHECKING:
     from stream_rl.buffer import RunSnapshot, SettingChange
 
+__all__ = ["view"]
+
 EXAMPLES = """Examples:
 
   stream-rl status runs/demo-0

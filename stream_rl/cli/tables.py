@@ -17,6 +17,17 @@ from stream_rl.config import Config
 if TYPE_CHECKING:
     from stream_rl.buffer import RunSnapshot, SettingChange
 
+__all__ = [
+    "changes_table",
+    "counts_table",
+    "lag_line",
+    "live_view",
+    "rewards_line",
+    "setting_text",
+    "still_view",
+    "summary_table",
+]
+
 SPARKS = "▁▂▃▄▅▆▇█"
 SHOWN_STEPS = 60
 SHOWN_CHANGES = 5

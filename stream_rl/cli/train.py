@@ -12,6 +12,8 @@ from rich.console import Console
 from stream_rl.cli.tables import summary_table
 from stream_rl.config import Config
 
+__all__ = ["EXAMPLES", "train"]
+
 EXAMPLES = """Examples:
 
   stream-rl train examples/guess_number.yaml

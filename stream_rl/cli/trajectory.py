@@ -13,6 +13,8 @@ from stream_rl.sample import Int32, Sample, Turn
 if TYPE_CHECKING:
     from stream_rl.buffer import HeldGroup, HeldSample
 
+__all__ = ["LEGEND", "Decode", "counted", "printable", "sample_view"]
+
 Decode = Callable[[Int32], str]
 
 PROMPT, GENERATED, OBSERVED = "cyan", "green", "yellow"

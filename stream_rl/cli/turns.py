@@ -12,6 +12,8 @@ from rich.table import Table
 from stream_rl.cli.live import load_run
 from stream_rl.errors import ConfigError
 
+__all__ = ["EXAMPLES", "turns"]
+
 EXAMPLES = """Examples:
 
   stream-rl turns runs/demo-0 --by turn

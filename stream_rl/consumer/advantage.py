@@ -12,6 +12,8 @@ from stream_rl.config import TrainerConfig
 from stream_rl.config_trainer import AdvantageKind
 from stream_rl.consumer.batching import Floats, Samples, per_sample
 
+__all__ = ["group_advantages", "rewards_to_go", "token_advantages", "turn_advantages"]
+
 EPSILON = 1e-4
 
 

@@ -20,6 +20,17 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import is_flash_attn_2_available
 
+__all__ = [
+    "PACKED",
+    "Sequences",
+    "Unpackable",
+    "attention_of",
+    "packed_kernel",
+    "sequence_arguments",
+    "set_attention",
+    "why_not_packed",
+]
+
 PACKED = "stream_rl_packed"
 FLASH = "flash_attention_2"
 

@@ -20,6 +20,19 @@ from stream_rl.sample import OBSERVATION_STEP, Group, Sample
 from stream_rl.scheduling import loss_mask
 from stream_rl.staleness import token_lags
 
+__all__ = [
+    "LAG_BUCKETS",
+    "Floats",
+    "Ints",
+    "Samples",
+    "flatten",
+    "lag_buckets",
+    "mini_batch_groups",
+    "per_sample",
+    "rewards",
+    "share",
+]
+
 T = TypeVar("T")
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -28,6 +28,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from stream_rl.consumer.collectives import barrier, broadcast
 from stream_rl.consumer.model import Policy
 
+__all__ = ["MANIFEST", "Checkpoints", "publish_folder"]
+
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20

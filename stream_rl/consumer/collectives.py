@@ -18,6 +18,8 @@ import torch.distributed as dist
 
 from stream_rl.consumer.batching import Floats
 
+__all__ = ["all_max", "all_sum", "barrier", "broadcast", "process_group"]
+
 
 @contextmanager
 def process_group(rank: int, world_size: int, init_method: str, device: torch.device, timeout: float) -> Iterator[None]:

@@ -20,6 +20,8 @@ from stream_rl.consumer.batching import mini_batch_groups, share
 from stream_rl.consumer.collectives import broadcast
 from stream_rl.sample import Group, LedgerEntry
 
+__all__ = ["Feed", "MiniBatch"]
+
 POLL_SECONDS = 0.02
 ROUND_SECONDS = 1.0
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+__all__ = ["Head", "log_probs_of_states"]
+
 LOGITS_PER_CHUNK = {"cpu": 1 << 20, "cuda": 1 << 28}
 """Numbers in a chunk of logits: what a core's caches hold; on CUDA 1 GiB of float32, for large matrix products."""
 

@@ -20,6 +20,8 @@ from torch import Tensor
 from stream_rl.config import TrainerConfig
 from stream_rl.consumer.loss import row_sums
 
+__all__ = ["Importance", "importance"]
+
 
 class Importance(NamedTuple):
     """Per trained token: the weight (k,), without gradient, and whether a bound took hold (k,)."""

@@ -6,6 +6,8 @@ import math
 
 from stream_rl.config import TrainerConfig
 
+__all__ = ["learning_rate"]
+
 
 def learning_rate(settings: TrainerConfig, step: int) -> float:
     """The rate of every optimizer update of a step.

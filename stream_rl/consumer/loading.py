@@ -39,6 +39,8 @@ from stream_rl.consumer.vision import Sight
 from stream_rl.errors import ModelError
 from stream_rl.multimodal.family import load_family
 
+__all__ = ["load_policy"]
+
 logger = logging.getLogger(__name__)
 
 Read = Callable[[str], Tensor]

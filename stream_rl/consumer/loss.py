@@ -13,6 +13,8 @@ from torch import Tensor
 
 from stream_rl.config_trainer import KlEstimator
 
+__all__ = ["PolicyLoss", "gspo", "kl_divergence", "ppo_clip", "row_sums"]
+
 
 class PolicyLoss(NamedTuple):
     """Per trained token: the loss (k,) and whether the clip took hold (k,)."""

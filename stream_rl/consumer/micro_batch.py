@@ -20,6 +20,8 @@ from torch import Tensor
 from stream_rl.consumer.batching import Ints, Samples, lag_buckets, share
 from stream_rl.consumer.vision import ImageBatch
 
+__all__ = ["MicroBatch", "empty_micro_batch", "level_passes", "micro_batches", "plan_passes"]
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:

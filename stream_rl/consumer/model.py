@@ -23,6 +23,8 @@ from stream_rl.consumer.head import Head, log_probs_of_states
 from stream_rl.consumer.micro_batch import MicroBatch
 from stream_rl.consumer.vision import Sight
 
+__all__ = ["PREFIX", "Policy", "full_tensors", "model_folder", "pick_device"]
+
 PREFIX = "language_model."
 
 

@@ -20,6 +20,8 @@ from stream_rl.consumer.micro_batch import MicroBatch, micro_batches, plan_passe
 from stream_rl.consumer.model import Policy
 from stream_rl.errors import ModelError
 
+__all__ = ["check_log_probs", "settle_packing"]
+
 logger = logging.getLogger(__name__)
 
 LENGTHS = (7, 5, 4, 2)

@@ -19,6 +19,8 @@ from stream_rl.consumer.importance import importance
 from stream_rl.consumer.loss import PolicyLoss, gspo, kl_divergence, ppo_clip
 from stream_rl.consumer.micro_batch import MicroBatch
 
+__all__ = ["LossCounts", "TokenLosses", "token_losses", "token_shares"]
+
 
 class LossCounts(NamedTuple):
     """What a mini-batch has, all ranks together: tokens that carry loss, samples with such tokens, samples."""

@@ -19,6 +19,8 @@ from stream_rl.engine.publish import WeightPublisher
 from stream_rl.metrics import catalog
 from stream_rl.sample import WeightVersion
 
+__all__ = ["Publication"]
+
 logger = logging.getLogger(__name__)
 
 

@@ -9,6 +9,8 @@ from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import Policy
 from stream_rl.errors import ModelError
 
+__all__ = ["load_reference"]
+
 
 def load_reference(config: Config, policy: Policy, device: torch.device) -> Policy | None:
     """The model of `trainer.reference_path`, sharded like the policy; None when `trainer.kl_coefficient` is 0.

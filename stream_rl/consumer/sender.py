@@ -17,6 +17,8 @@ from torch.distributed.distributed_c10d import Backend, GroupName, PrefixStore, 
 from stream_rl.engine.client import TensorSpec
 from stream_rl.errors import WeightUpdateFailed
 
+__all__ = ["GroupSender"]
+
 
 class GroupSender:
     """Implements `stream_rl.engine.publish_group.WeightSender`.

@@ -16,6 +16,8 @@ from stream_rl.metrics.labels import length_bucket
 from stream_rl.sample import Group, LedgerEntry
 from stream_rl.staleness import lag_parts
 
+__all__ = ["SAMPLE_COLUMNS", "sample_rows", "step_record"]
+
 SAMPLE_COLUMNS = (
     "v0", "reward", "response_length", "turns", "versions",
     "generated", "trained", "lag_sum", "lag_max", "lag_min", "trained_lag_max",

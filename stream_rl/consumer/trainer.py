@@ -47,6 +47,8 @@ from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.sample import LedgerEntry, WeightVersion
 
+__all__ = ["run_trainer"]
+
 logger = logging.getLogger(__name__)
 
 

@@ -29,6 +29,8 @@ from stream_rl.consumer.objective import LossCounts, token_losses, token_shares
 from stream_rl.consumer.stopwatch import TRAIN_PARTS, timed
 from stream_rl.consumer.update_figures import UpdateFigures, no_sums, token_sums, update_figures
 
+__all__ = ["UpdateFigures", "Updater"]
+
 
 class Updater:
     """The optimizer and the algorithm's settings around a policy.

@@ -16,6 +16,8 @@ from stream_rl.consumer.loss import kl_divergence
 from stream_rl.consumer.micro_batch import MicroBatch
 from stream_rl.consumer.objective import TokenLosses
 
+__all__ = ["UpdateFigures", "no_sums", "token_sums", "update_figures"]
+
 TOKEN_COLUMNS = (
     "tokens", "loss", "entropy", "ratio", "ratio_squared", "clipped", "bounded", "difference", "kl", "reference_kl",
 )  # fmt: skip

@@ -26,6 +26,8 @@ from stream_rl.multimodal.family import Family
 from stream_rl.multimodal.pixels import Pixels, merged
 from stream_rl.sample import Sample
 
+__all__ = ["ImageBatch", "Shown", "Sight", "shown_by"]
+
 Ints = NDArray[np.int64]
 
 BLANK_SIDE = 64

@@ -23,6 +23,8 @@ from stream_rl.consumer.model import Policy, full_tensors
 from stream_rl.errors import ModelError
 from stream_rl.sample import WeightVersion
 
+__all__ = ["WeightFolders", "gather"]
+
 _STATIC = ".static"
 
 

@@ -17,6 +17,8 @@ import signal
 import subprocess
 import sys
 
+__all__ = ["guard"]
+
 PR_SET_PDEATHSIG = 1
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from stream_rl.metrics.metric import METRICS, PREFIX, Kind, Metric
 
-__all__ = ["METRICS", "PREFIX", "Kind", "Metric"]
+__all__ = ["METRICS", "PREFIX", "SETTING", "TRAINER_VERSION", "TURNS_COMMITTED", "Kind", "Metric"]
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
 TOKENS = tuple(float(4**power) for power in range(1, 10))

@@ -9,6 +9,8 @@ from prometheus_client import start_http_server
 
 from stream_rl.errors import ConfigError
 
+__all__ = ["serve_metrics"]
+
 EVERYWHERE = ("0.0.0.0", "::", "")
 """Hosts that mean every address of this machine: they are nobody's address."""
 

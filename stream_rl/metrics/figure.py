@@ -7,6 +7,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+__all__ = [
+    "AMBER",
+    "BLUE",
+    "COLOURS",
+    "GREENS",
+    "GREY",
+    "PALE_BLUE",
+    "PURPLES",
+    "ROSE",
+    "TEAL",
+    "VIOLET",
+    "Panel",
+    "Trace",
+    "axes",
+    "bars",
+    "bins_of",
+    "dashed",
+    "event_name",
+    "heat",
+    "stepped",
+    "trace",
+    "vertical",
+]
+
 Trace = dict[str, Any]
 
 BLUE, TEAL, AMBER, ROSE, VIOLET, GREY = "#2563eb", "#0f9f8f", "#e08a00", "#d9365e", "#7c4ddb", "#9aa5b4"

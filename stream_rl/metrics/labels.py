@@ -6,6 +6,8 @@ import re
 
 from stream_rl.config import Config
 
+__all__ = ["LENGTHS", "environment_label", "length_bucket", "turn_label"]
+
 LENGTHS = ("0-256", "256-1k", "1k-4k", "4k-16k", "16k-64k", ">64k")
 """Buckets of response lengths."""
 _ENDS = (256, 1024, 4096, 16384, 65536)

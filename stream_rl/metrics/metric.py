@@ -13,6 +13,8 @@ from typing import Literal
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
+__all__ = ["METRICS", "PREFIX", "Kind", "Metric"]
+
 Kind = Literal["counter", "gauge", "histogram"]
 PREFIX = "stream_rl_"
 METRICS: list[Metric] = []

@@ -39,6 +39,8 @@ from stream_rl.metrics.run_folder import TURN_PARTS, RunRecords, versions_of
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.sample import SampleId, StopReason
 
+__all__ = ["panels", "reward"]
+
 REASONS = {str(reason): colour for reason, colour in zip(StopReason, cycle(COLOURS), strict=False)}
 STEP_PARTS = ("wait", "load", "train", "publish", "checkpoint")
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from stream_rl.sample import Int32
 
+__all__ = ["N", "repetition"]
+
 N = 8
 """Tokens of a phrase: long enough that a numbered list or a tool call's frame does not count."""
 

@@ -17,6 +17,8 @@ from stream_rl.metrics.plots import panels
 from stream_rl.metrics.run_folder import LoggedTurn, Record, RunRecords, versions_of
 from stream_rl.sample import SampleId, WeightVersion
 
+__all__ = ["render", "tiles", "trajectories", "write_report"]
+
 SHOWN_TRAJECTORIES = 8
 
 

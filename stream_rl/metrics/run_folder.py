@@ -15,6 +15,18 @@ from stream_rl.config import Config
 from stream_rl.errors import DataError
 from stream_rl.metrics.turn_log import read
 
+__all__ = [
+    "TURN_PARTS",
+    "LoggedTurn",
+    "Record",
+    "RunRecords",
+    "ended_samples",
+    "read_summary",
+    "surviving_steps",
+    "turn_records",
+    "versions_of",
+]
+
 Record = Mapping[str, Any]
 TURN_PARTS = ("generate_seconds", "queue_seconds", "env_seconds", "encode_seconds", "commit_seconds")
 

@@ -18,6 +18,8 @@ import orjson
 
 from stream_rl.metrics.run_folder import Record, ended_samples, surviving_steps, turn_records
 
+__all__ = ["WINDOW", "RunFacts", "lost_turns", "moving_mean", "summarise"]
+
 WINDOW = 5
 
 

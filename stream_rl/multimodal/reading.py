@@ -30,7 +30,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from stream_rl.config import MultimodalConfig
 from stream_rl.errors import ImageError
 
-__all__ = ["LARGEST_FILE", "Read", "read_image", "rgb"]
+__all__ = ["LARGEST_FILE", "LONGEST_PATH", "Read", "read_image", "rgb"]
 
 LARGEST_FILE = 64 * 2**20
 """Bytes of the largest image file: what the buffer takes."""

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from stream_rl.config import RolloutConfig
 from stream_rl.sample import Sample, StopReason
 
+__all__ = ["Limit", "overflow", "tightest"]
+
 
 class Limit(NamedTuple):
     """Tokens that the next generation may have, and the reason to give when it is cut there."""

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
 
+__all__ = ["SENTINEL", "Delta", "content_text", "find_delta"]
+
 Render = Callable[[Sequence[Message], bool], str]
 
 SENTINEL = "Zq7SentinelAq7Z"

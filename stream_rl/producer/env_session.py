@@ -31,6 +31,8 @@ from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.world_calls import WorldCalls
 from stream_rl.sample import StopReason
 
+__all__ = ["NOTHING_SAID", "EnvSession", "Session", "Step"]
+
 logger = logging.getLogger(__name__)
 
 NOTHING_SAID: Message = {"role": "user", "content": ""}

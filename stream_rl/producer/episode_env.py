@@ -25,6 +25,8 @@ from stream_rl.producer.scoring import score
 from stream_rl.producer.turn_record import answer_of
 from stream_rl.sample import Int32, Sample, Turn
 
+__all__ = ["EpisodeEnv", "RestartNeeded"]
+
 Result = TypeVar("Result")
 
 

@@ -14,6 +14,8 @@ from stream_rl.config import EnvironmentConfig
 from stream_rl.errors import EnvFatalError, EnvInfraError
 from stream_rl.metrics import catalog
 
+__all__ = ["EnvRetries"]
+
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 10.0
 

@@ -15,6 +15,8 @@ from stream_rl.producer.chat import ChatEncoder
 from stream_rl.sample import Sample
 from stream_rl.slime import types as slime
 
+__all__ = ["Reward", "load_reward", "score"]
+
 RewardFunction = Callable[[SimpleNamespace, slime.Sample], Awaitable[Any]]
 
 

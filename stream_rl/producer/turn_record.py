@@ -12,6 +12,8 @@ from stream_rl.engine.generation import Generation
 from stream_rl.producer.env_session import Step
 from stream_rl.sample import Int32, Turn
 
+__all__ = ["NOTHING", "NO_TOKENS", "Acted", "Piece", "answer_of", "complete_record", "open_record"]
+
 NO_TOKENS = np.zeros(0, np.int32)
 NOTHING = Generation(NO_TOKENS, np.zeros(0, np.float32), (), "abort")
 

@@ -19,7 +19,7 @@ from stream_rl.errors import ModelError
 from stream_rl.tools.session import ToolAnswer, ToolSession
 from stream_rl.tools.toolbox import load_toolbox
 
-__all__ = ["ToolAgent"]
+__all__ = ["SETTING", "ToolAgent"]
 
 SETTING = "environment.args.tool_agent"
 

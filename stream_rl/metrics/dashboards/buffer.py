@@ -6,6 +6,8 @@ from stream_rl.metrics import catalog
 from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
 from stream_rl.metrics.dashboards.promql import growth, latest, rate
 
+__all__ = ["ACCOUNTING", "BUFFER", "RECOVERIES", "TURNS_COMMITTED"]
+
 RECOVERIES = GrafanaPanel(
     "Recoveries",
     "Processes brought back after a death, in all. No turn is lost by any; many of one kind: read the end of its log "

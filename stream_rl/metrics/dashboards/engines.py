@@ -6,6 +6,8 @@ from stream_rl.metrics import catalog
 from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
 from stream_rl.metrics.dashboards.promql import latest, quantile, rate, together
 
+__all__ = ["ENGINES", "IDLE", "TOKENS"]
+
 CHOSEN = '{run=~"$run", kind="engine"}'
 TOKENS = GrafanaPanel(
     "Tokens per second",

@@ -13,6 +13,8 @@ from stream_rl.metrics.dashboards.trainer import REWARD, STEP_SECONDS, STEPS_PER
 from stream_rl.metrics.dashboards.truncation import ENDS, RESPONSE_LENGTH
 from stream_rl.metrics.dashboards.turns import TURNS_PER_SAMPLE
 
+__all__ = ["OVERVIEW"]
+
 
 def _figure(title: str, look: str, expr: str, unit: str = "short") -> GrafanaPanel:
     return GrafanaPanel(title, look, [Query(expr)], unit, "figure", width=4)

@@ -6,6 +6,8 @@ from stream_rl.metrics import catalog
 from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
 from stream_rl.metrics.dashboards.promql import heat, latest, mean, quantile, rate, share
 
+__all__ = ["GROUP_LAG", "STALENESS"]
+
 GROUP_LAG = lines(
     "Group lag",
     "Versions between a group's start and its training, against the bounds. At max_lag: the trainer waits for the "

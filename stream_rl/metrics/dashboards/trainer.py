@@ -6,6 +6,8 @@ from stream_rl.metrics import catalog
 from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
 from stream_rl.metrics.dashboards.promql import growth, latest, mean, quantile, rate, share, share_of_all
 
+__all__ = ["REWARD", "STEPS_PER_HOUR", "STEP_SECONDS", "TRAINER"]
+
 REWARD = lines(
     "Reward",
     "Mean reward of finished samples, once per trajectory, and of the last step's. Flat at 0: no sample ever succeeds, "

@@ -6,6 +6,8 @@ from stream_rl.metrics import catalog
 from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
 from stream_rl.metrics.dashboards.promql import heat, latest, mean, quantile, rate, share_of_all
 
+__all__ = ["ENDS", "RESPONSE_LENGTH", "TRUNCATION"]
+
 ENDS = GrafanaPanel(
     "Why episodes end",
     "Ended samples a second by stop reason; a reason with a setting's name was caused by it. A growing max_turn_len or "

@@ -6,6 +6,8 @@ from stream_rl.metrics import catalog
 from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
 from stream_rl.metrics.dashboards.promql import heat, mean, quantile, rate, share
 
+__all__ = ["TURNS", "TURNS_PER_SAMPLE"]
+
 RANKS = (0.5, 0.9, 0.95, 0.99)
 
 
