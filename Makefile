@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 INSTALLED := $(VENV)/.installed
 CPU_ENGINE := deploy/cpu-engine
+MLFLOW := .venv-mlflow
 
 SEED ?= 0
 ARGS ?=
 DEMO_RUN := runs/demo-$(SEED)
 
-.PHONY: help install demo demo-blank smollm2 test lint check clean
+.PHONY: help install demo demo-blank smollm2 test test-observability dashboards mlflow-demo lint check clean
 
 help:  ## what can be made here
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,7 +47,21 @@ smollm2: $(INSTALLED) models/smollm2  ## SmolLM2-135M on one-digit addition
 	$(BIN)/stream-rl train examples/smollm2_arithmetic.yaml run=runs/smollm2-$(SEED) seed=$(SEED) $(ARGS)
 
 test: $(INSTALLED) lint  ## the checks and the tests, on real SGLang and real Valkey
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/observability
+
+test-observability: $(INSTALLED)  ## a real run under a real Prometheus (KILLS=20); needs Debian's prometheus, chromium
+	$(BIN)/python -m pytest tests/observability
+
+dashboards: $(INSTALLED)  ## deploy/grafana/dashboards anew, from stream_rl/metrics/dashboards
+	$(BIN)/python -m stream_rl.metrics.dashboards deploy/grafana/dashboards
+
+$(MLFLOW)/.installed:
+	@test -x $(MLFLOW)/bin/python || $(PYTHON) -m venv $(MLFLOW)
+	@$(MLFLOW)/bin/pip --disable-pip-version-check install --quiet mlflow==3.18.0
+	@touch $@
+
+mlflow-demo: $(INSTALLED) $(MLFLOW)/.installed models/smollm2  ## an agent with a tool, traced into MLflow's UI
+	deploy/mlflow-demo.sh $(BIN) $(MLFLOW) $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, mypy, import rules
 	$(BIN)/ruff check .
@@ -55,4 +70,4 @@ lint: $(INSTALLED)  ## ruff, mypy, import rules
 	$(BIN)/lint-imports
 
 clean:  ## remove the virtual environment, models and runs
-	rm -rf $(VENV) models runs .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MLFLOW) models runs .mypy_cache .ruff_cache .hypothesis
