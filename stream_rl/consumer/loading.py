@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -77,6 +77,9 @@ def load_policy(config: ModelConfig, device: torch.device, settings: TrainerConf
     policy = shard(Policy(model, sight), dtype, device, replicas=settings.replicas, read=read)
     check_log_probs(policy, dtype, device)
     settle_packing(policy, dtype, device, wanted=settings.packing)
+    # After a forward pass without a backward one the root's weights are still whole: nobody may take them for shards.
+    assert isinstance(policy, FSDPModule)
+    policy.reshard()
     return policy
 
 
