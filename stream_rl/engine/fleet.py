@@ -154,7 +154,7 @@ class Fleet:
         if (engine := self._running.get(rid)) is not None:
             await engine.client.abort(rid)
 
-    async def _call(self, engine: _Engine, rid: str | None, *what: Any, **named: Any) -> Generation:
+    async def _call(self, engine: _Engine, rid: str | None, /, *what: Any, **named: Any) -> Generation:
         confirmed, task = engine.confirmed, asyncio.current_task()
         assert task is not None
         cancelling = task.cancelling()
