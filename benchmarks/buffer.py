@@ -106,7 +106,9 @@ class Benchmark:
 
     def _losses(self) -> None:
         names = [name for name in self._args.contenders if name not in ("bare", "tq-8")]
-        measured = [losses.measure(partial(self._make, name, "losses"), self._args.samples) for name in names]
+        measured = [
+            losses.measure(partial(self._make, name, "losses"), self._args.samples, self._args.hang) for name in names
+        ]
         self._console.print(losses.table(measured))
         for one in measured:
             if one.name == Ours.name:
@@ -141,6 +143,7 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     usual = {"contenders": line_up.NAMES, "rounds": 7, "seconds": 0.6, "samples": losses.SAMPLES, "live": 1000}
     quick = {"contenders": line_up.WITHOUT_RAY, "rounds": 3, "seconds": 0.2, "samples": 32, "live": 100}
+    args.hang = 3.0 if args.quick else losses.HANG
     for name, value in (quick if args.quick else usual).items():
         if getattr(args, name) is None:
             setattr(args, name, value)

@@ -15,6 +15,7 @@ StreamRLError
 │   ├── JournalMismatch       the commit names another record than the journal expects next
 │   ├── ImageMissing          the commit names an image that is not in the buffer
 │   ├── LedgerMismatch        the ledger does not reach to the step asked for, or holds it no more
+│   ├── RecordsLost           a group's records are not there, or not all of them: Redis lost its newest writes
 │   └── CorruptRecord         a stored record does not decode: magic, version, size or dtype
 ├── EngineError
 │   ├── EngineRejected        4xx: the request itself is wrong; never retried
@@ -38,7 +39,7 @@ __all__ = [
     "ActionError", "AgentLoadError", "BufferError", "BufferFull", "BufferInUse", "BufferUnavailable", "ConfigError",
     "CorruptRecord", "DataError", "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError",
     "EnvInfraError", "EnvironmentLoadError", "ImageError", "ImageMismatch", "ImageMissing", "JournalMismatch",
-    "LeaseLost", "LedgerMismatch", "ModelError", "NoTrainableBatch", "ProcessDied", "PromptMismatch",
+    "LeaseLost", "LedgerMismatch", "ModelError", "NoTrainableBatch", "ProcessDied", "PromptMismatch", "RecordsLost",
     "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
 ]  # fmt: skip
 
@@ -112,6 +113,13 @@ class ImageMissing(BufferError):
 
 class LedgerMismatch(BufferError):
     """The ledger does not hold the step asked for: Redis lost its tail, or the step was retired."""
+
+
+class RecordsLost(BufferError):
+    """A group's records are not there, or not all of them: retired, or lost by Redis with its newest writes.
+
+    A trainer that takes the step again waits until they were played again.
+    """
 
 
 class CorruptRecord(BufferError):

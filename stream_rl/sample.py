@@ -311,11 +311,12 @@ class Sample:
         return steps
 
     def check(self) -> None:
-        """Asserts invariant I1."""
-        assert len(self.response) == len(self.loss_mask) == len(self.rollout_log_probs) == self.response_length
-        spans = self.weight_versions
-        assert sum(span.end - span.start for span in spans) == self.response_length
-        assert all(a.end == b.start for a, b in itertools.pairwise(spans))
+        """Asserts invariant I1, turn by turn: what the properties join, they join from these, one entry a token."""
+        for turn in self.turns:
+            assert len(turn.log_probs) == len(turn.generated)
+            assert [span.start for span in turn.spans] == [0, *(span.end for span in turn.spans)][: len(turn.spans)]
+            assert sum(span.end - span.start for span in turn.spans) == len(turn.generated)
+        assert sum(turn.length for turn in self.turns) == self.response_length
 
 
 @dataclass(slots=True)

@@ -16,8 +16,9 @@ from stream_rl.sample import LedgerEntry, Status, StopReason, WeightVersion
 RUN = "benchmark"
 RULES = RunRules(groups_per_step=4, group_size=8, run_ahead=3)
 STEP = RULES.groups_per_step * RULES.group_size
-IN_FLIGHT = 32
-POLL_SECONDS = 0.004
+IN_FLIGHT, PLAYERS = 32, 2
+"""Samples that the producer holds, and how many loops play them: one leases while the other's commits are under way."""
+POLL_SECONDS = 0.001
 OUTCOME = Outcome(Status.COMPLETED, StopReason.ENV_DONE, 1.0)
 
 
@@ -39,8 +40,11 @@ class Producer:
 
     async def _put(self, samples: list[list[Record]], count: int) -> None:
         await self._buffer.heartbeat("p", 600.0)
+        await asyncio.gather(*(self._play(samples, count // PLAYERS) for _ in range(PLAYERS)))
+
+    async def _play(self, samples: list[list[Record]], count: int) -> None:
         while count:
-            leased = await self._buffer.lease("p", min(count, IN_FLIGHT))
+            leased = await self._buffer.lease("p", min(count, IN_FLIGHT // PLAYERS))
             if not leased:
                 await asyncio.sleep(POLL_SECONDS)
             await asyncio.gather(*(self._commit(sample, samples) for sample in leased))

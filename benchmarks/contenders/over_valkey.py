@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Literal, cast
 
@@ -21,8 +20,6 @@ class OverValkey(Contender):
         return [self.server.pid]
 
     def revive(self) -> None:
-        while self.server.alive:  # a killed process is gone when its last thread is, which may be in an fsync
-            time.sleep(0.01)
         self.server.start()
 
     def disk_bytes(self) -> int:

@@ -10,7 +10,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-CONTEXT = multiprocessing.get_context("spawn")
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["contenders.line_up"])
 START_SECONDS = 120.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -9,6 +9,7 @@ that survives is the last line of each step: a step that a restarted trainer rep
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,11 +74,16 @@ def account(
         lost=len(lost),
         oldest_lost=max((_before(deaths, at) for at in lost), default=0.0),
         steps=len(surviving),
-        replayed=sum(len(lines) - 1 for lines in history.values()),
+        replayed=sum(line["replayed"] for lines in history.values() for line in lines),
         twice=sum(count > 1 for count in groups.values()),
-        changed=sum(len({tuple(line["groups"]) for line in lines}) > 1 for lines in history.values()),
+        changed=sum(_changed(lines) for lines in history.values()),
         given_up=len(given_up),
     )
+
+
+def _changed(lines: Sequence[dict[str, Any]]) -> bool:
+    """Whether a replay had other groups. A step that Redis lost together with its trainer is no replay: it is new."""
+    return any(line["replayed"] and line["groups"] != before["groups"] for before, line in itertools.pairwise(lines))
 
 
 def _before(deaths: Sequence[float], at: float) -> float:

@@ -1,9 +1,9 @@
 """The pipeline under fire: the real producer loop, a plain trainer on the real buffer, an engine that only pretends.
 
-    fake engine ◄── producer-0, producer-1 ──► embedded Valkey ◄── trainer ── trained.jsonl, checkpoint
+    fake engine ◄── producer-0, producer-1 ──► embedded Valkey ◄── trainer ── trained.jsonl, checkpoints
 
 The trainer trains nothing, but keeps the rules of one: it claims the run, replays the ledger after its checkpoint,
-writes down what it was given, publishes only when it is level, and retires only what its older checkpoint covers.
+writes down what it was given, publishes only when it is level, and retires only what its oldest checkpoint covers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from stream_rl.buffer import TrajectoryBuffer, Waiting
+from stream_rl.buffer import TrainerClaim, TrajectoryBuffer, Waiting
 from stream_rl.config import Config
+from stream_rl.errors import RecordsLost
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.models.tiny_text import WORDS
 from stream_rl.producer.worker import run_producer
@@ -34,8 +35,10 @@ ENGINE = "engine"
 LATENCY = Latency(token=0.015)
 TRAIN_SECONDS = 0.03
 POLL_SECONDS = 0.01
-CHECKPOINT_EVERY = 10
-"""Two checkpoints back must be longer ago than what a power cut takes: the ledger is asserted again only as far."""
+CHECKPOINT_EVERY = 3
+CHECKPOINTS_KEPT = 3
+"""The oldest must be longer ago than what a power cut takes: a trainer that dies with Redis begins at a step that the
+ledger still has."""
 
 
 def settings(run: Path, model: Path) -> dict[str, Any]:
@@ -84,32 +87,39 @@ def train(tree: dict[str, Any], url: str, engine_url: str) -> None:
 
 
 async def _train(config: Config, url: str, engine_url: str) -> None:
-    checkpoint = Checkpoint(config.folder / "checkpoint")
+    checkpoints = Checkpoints(config.folder / "checkpoints")
     async with await TrajectoryBuffer.of(config, url) as buffer, aiohttp.ClientSession(engine_url) as engine:
         claim = await buffer.claim_trainer()
-        step = checkpoint.step + 1
+        step = checkpoints.newest(at_most=claim.ledger_steps) + 1
         with JsonLines(config.folder / "trained.jsonl") as log:
             while not await _over(buffer, config, step):
-                entry = await buffer.take_step(claim, step)
-                if buffer.torn_groups:  # what was trained can no longer be replayed: a checkpoint must cover it
-                    checkpoint.write(step - 1)
-                    buffer.torn_groups.clear()
-                if isinstance(entry, Waiting):
+                groups = await _load(buffer, claim, step)
+                if groups is None:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
-                groups = await buffer.load_groups(entry.groups)
-                log.append({"step": step, "incarnation": claim.incarnation, "time": time.time(), **_content(groups)})
+                new = step > claim.ledger_steps
+                about = {"step": step, "incarnation": claim.incarnation, "replayed": not new, "time": time.time()}
+                log.append({**about, **_content(groups)})
                 await asyncio.sleep(TRAIN_SECONDS)
-                if step > claim.ledger_steps:
+                if new:
                     version = WeightVersion(step, claim.incarnation)
                     await engine.post("/update_weight_version", json={"new_version": str(version)})
                     await buffer.engine_serving(ENGINE, version)
                 if step % CHECKPOINT_EVERY == 0:
-                    older = checkpoint.step
-                    checkpoint.write(step)
-                    await buffer.checkpoints_kept(claim, older)
+                    await buffer.checkpoints_kept(claim, checkpoints.write(step))
                 step += 1
         await buffer.finish_run()
+
+
+async def _load(buffer: TrajectoryBuffer, claim: TrainerClaim, step: int) -> list[Group] | None:
+    """The step's groups; None while they cannot be taken, or when Redis lost some of them since."""
+    entry = await buffer.take_step(claim, step)
+    if isinstance(entry, Waiting):
+        return None
+    try:
+        return await buffer.load_groups(entry.groups)
+    except RecordsLost:
+        return None
 
 
 async def _over(buffer: TrajectoryBuffer, config: Config, step: int) -> bool:
@@ -121,21 +131,30 @@ def _content(groups: list[Group]) -> dict[str, Any]:
     return {"groups": [group.index for group in groups], "records": samples}
 
 
-class Checkpoint:
-    """The newest step that a restarted trainer begins after; replaced in one rename."""
+class Checkpoints:
+    """The steps that a restarted trainer may begin after, in a file that is replaced in one rename."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    @property
-    def step(self) -> int:
-        """0 before the first."""
-        return int(self._path.read_text()) if self._path.exists() else 0
+    def newest(self, at_most: int) -> int:
+        """0 before the first. Newer ones are of a history that Redis lost, and go: another's may get their steps."""
+        steps = [step for step in self._steps() if step <= at_most]
+        self._keep(steps)
+        return max(steps, default=0)
 
-    def write(self, step: int) -> None:
-        """Covers everything up to `step`."""
+    def write(self, step: int) -> int:
+        """Covers everything up to `step`; the oldest step kept, 0 while few are."""
+        steps = [*(known for known in self._steps() if known < step), step][-CHECKPOINTS_KEPT:]
+        self._keep(steps)
+        return steps[0] if len(steps) == CHECKPOINTS_KEPT else 0
+
+    def _steps(self) -> list[int]:
+        return [int(line) for line in self._path.read_text().split()] if self._path.exists() else []
+
+    def _keep(self, steps: Sequence[int]) -> None:
         new = self._path.with_suffix(".new")
-        new.write_text(str(step))
+        new.write_text("\n".join(map(str, steps)))
         os.replace(new, self._path)
 
 

@@ -34,12 +34,13 @@ CONTEXT.set_forkserver_preload(["stream_rl.producer.worker", "stream_rl.models.t
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of death: who dies, under which fsync mode, and whether the machine's power goes with it."""
+    """A kind of death: who dies, under which fsync mode, whether unsynced writes go too, and the trainer with them."""
 
     name: str
     victim: Literal["producer", "trainer", "redis"]
     fsync: Literal["always", "everysec"]
     power_cut: bool = False
+    trainer_too: bool = False
 
 
 KINDS = (
@@ -48,6 +49,7 @@ KINDS = (
     Kind("redis, always", "redis", "always"),
     Kind("redis, everysec", "redis", "everysec"),
     Kind("redis, everysec, power cut", "redis", "everysec", power_cut=True),
+    Kind("redis and trainer, everysec, power cut", "redis", "everysec", power_cut=True, trainer_too=True),
 )
 
 
@@ -123,14 +125,19 @@ class Run:
         if self.kind.power_cut:  # the second that no fsync covers must have been written by this server
             end = time.monotonic() + FSYNC_SECONDS
             self._wait(lambda: time.monotonic() > end, RETURN_SECONDS, "")
-        kill(self._server.pid)
+        dead = self._server.pid
+        kill(dead)
         self._deaths.append(time.time())
-        while self._server.alive:
-            time.sleep(0.001)
+        if self.kind.trainer_too:
+            self._processes["trainer"].kill()
+            self._processes["trainer"].join()
         if self.kind.power_cut:
+            os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)
             self._cut_power()
         self._synced.clear()
         self._server.start()
+        if self.kind.trainer_too:
+            self._bring_back("trainer")
 
     def _cut_power(self) -> None:
         """Takes from the append-only file what was written in the last second: no fsync need have reached it."""

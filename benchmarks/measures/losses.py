@@ -35,8 +35,8 @@ class Losses:
     disk: int
 
 
-def measure(make: Callable[[], Contender], samples: int) -> Losses:
-    """Starts the contender once for each victim."""
+def measure(make: Callable[[], Contender], samples: int, hang: float = HANG) -> Losses:
+    """Starts the contender once for each victim; a consumer that hangs is given up after `hang` seconds."""
     obtained: dict[str, int | None] = {}
     stored = (0, 0)
     for victim in VICTIMS:
@@ -47,7 +47,7 @@ def measure(make: Callable[[], Contender], samples: int) -> Losses:
             consumer, producer = Remote(contender.consumer()), Remote(contender.producer())
             try:
                 stored = _put(contender, producer, samples)
-                obtained[victim] = _after(victim, contender, producer, consumer, samples)
+                obtained[victim] = _after(victim, contender, producer, consumer, samples, hang=hang)
             finally:
                 producer.kill()
                 consumer.kill()
@@ -73,7 +73,7 @@ def _put(contender: Contender, producer: Remote, samples: int) -> tuple[int, int
     return (memory(contender.brokers()) - before[0]) // samples, (contender.disk_bytes() - before[1]) // samples
 
 
-def _after(victim: str, contender: Contender, producer: Remote, consumer: Remote, samples: int) -> int:
+def _after(victim: str, contender: Contender, producer: Remote, consumer: Remote, samples: int, *, hang: float) -> int:
     try:
         if victim == "producer":
             producer.kill()
@@ -85,7 +85,7 @@ def _after(victim: str, contender: Contender, producer: Remote, consumer: Remote
             _kill(contender.brokers())
             contender.revive()
             consumer.restart()
-        return len(set(consumer.call("recover", TOKENS, samples, PATIENCE, timeout=HANG).answer))
+        return len(set(consumer.call("recover", TOKENS, samples, PATIENCE, timeout=hang).answer))
     except Lost:
         return 0
 

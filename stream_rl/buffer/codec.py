@@ -2,16 +2,19 @@
 
     magic "SRLB" | version u8 | kind u8 | header length u32 | header (JSON) | arrays, one after another
 
-The header lists each array as [name, dtype, length]. A reader checks magic, version, kind, names, dtypes and that all
-lengths add up to the record's size before it touches an array; arrays are views of the record, nothing is copied. With
-`"zstd": true` in the header the arrays' bytes are one zstd frame; their size is checked before it is unpacked.
+The kind says which arrays there are, of which dtypes; the header has their lengths, and each field that is not as its
+class has it by default. A reader checks magic, version, kind, and that all lengths add up to the record's size before
+it touches an array; arrays are views of the record, nothing is copied. With `"zstd": true` in the header the arrays'
+bytes are one zstd frame; their size is checked before it is unpacked.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
+import zlib
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
@@ -19,42 +22,58 @@ import orjson
 from numpy.typing import NDArray
 
 from stream_rl.buffer.records import Record, SampleStart
+from stream_rl.buffer.wire import Pieces
 from stream_rl.errors import CorruptRecord
 from stream_rl.sample import Turn, VersionSpan, WeightVersion
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "fingerprint", "pieces"]
 
 MAGIC = b"SRLB"
-VERSION = 1
+VERSION = 2
 RECORD_LIMIT = 64 * 2**20
 
 _PREFIX = struct.Struct("<4sBBI")
 _START, _TURN = 0, 1
+# Every dtype has four bytes.
 _LAYOUTS = {
     _START: (("prompt_tokens", "<i4"),),
     _TURN: (("generated", "<i4"), ("log_probs", "<f4"), ("observation", "<i4")),
 }
-_TURN_FIELDS = (
-    "index", "complete", "finish_reason", "reward", "env_retries", "parse_failures", "active_seconds", "timings",
-    "images", "environment", "action",
-)  # fmt: skip
-_START_FIELDS = ("prompt", "temperature", "sampling_seed", "label", "metadata")
+_CLASSES: dict[int, type[SampleStart] | type[Turn]] = {_START: SampleStart, _TURN: Turn}
+
+
+def _header_fields(kind: int) -> tuple[tuple[str, Any], ...]:
+    """The fields that the header has as they are, with their defaults."""
+    arrays = {name for name, _ in _LAYOUTS[kind]}
+    return tuple(
+        (one.name, one.default if one.default_factory is MISSING else one.default_factory())
+        for one in fields(_CLASSES[kind])
+        if one.name not in arrays and one.name != "spans"
+    )
+
+
+_FIELDS = {kind: _header_fields(kind) for kind in _LAYOUTS}
+_TUPLES = {name for of_kind in _FIELDS.values() for name, default in of_kind if default == ()}
 
 
 def encode(record: Record, *, zstd: bool = False) -> bytes:
-    """One record as bytes, its arrays compressed if asked.
+    """One record as bytes, its arrays compressed if asked. Raises ValueError as `pieces`."""
+    return b"".join(pieces(record, zstd=zstd))
+
+
+def pieces(record: Record, *, zstd: bool = False) -> Pieces:
+    """The same as prefix and header, then the arrays: views of the record's own, which must not change meanwhile.
 
     Raises:
         ValueError: a label, metadata or environment state that JSON cannot hold, or a record over RECORD_LIMIT.
     """
     kind = _START if isinstance(record, SampleStart) else _TURN
-    fields = _START_FIELDS if kind == _START else _TURN_FIELDS
-    header: dict[str, Any] = {name: getattr(record, name) for name in fields}
+    header = {name: value for name, default in _FIELDS[kind] if (value := getattr(record, name)) != default}
     if isinstance(record, Turn):
         header["spans"] = [[span.start, span.end, *span.version] for span in record.spans]
     arrays = [np.ascontiguousarray(getattr(record, name), dtype) for name, dtype in _LAYOUTS[kind]]
-    header["arrays"] = [[name, dtype, len(a)] for (name, dtype), a in zip(_LAYOUTS[kind], arrays, strict=True)]
-    parts: list[Any] = [array.data.cast("B") if array.size else b"" for array in arrays]
+    header["arrays"] = [len(array) for array in arrays]
+    parts: Pieces = [array.data.cast("B") for array in arrays if array.size]
     if zstd:
         header["zstd"] = True
         parts = [_zstd().compress(b"".join(parts), asbytes=True)]
@@ -65,18 +84,30 @@ def encode(record: Record, *, zstd: bool = False) -> bytes:
     size = _PREFIX.size + len(text) + sum(array.nbytes for array in arrays)
     if size > RECORD_LIMIT:
         raise ValueError(f"a record of {size} bytes is over the limit of {RECORD_LIMIT}")
-    return b"".join([_PREFIX.pack(MAGIC, VERSION, kind, len(text)), text, *parts])
+    return [_PREFIX.pack(MAGIC, VERSION, kind, len(text)) + text, *parts]
 
 
-def decode(data: bytes) -> Record:
+def fingerprint(parts: Pieces) -> int:
+    """Tells apart contents for one place in one journal, where by right there is but one: made of the header's CRC-32
+    and the sums of the arrays' words. It runs at memory's speed; a CRC of it all would take as long as sending it.
+    """
+    check = zlib.crc32(parts[0])
+    for part in parts[1:]:
+        whole = len(part) // 4
+        total = np.add.reduce(np.frombuffer(part, "<u4", whole), dtype=np.uint32)
+        check = zlib.crc32(int(total).to_bytes(4, "little") + part[4 * whole :], check)
+    return check
+
+
+def decode(data: bytes | memoryview) -> Record:
     """The inverse of `encode`; arrays are read-only views of `data`. Raises CorruptRecord."""
     kind, header, body = _parse(data)
     header |= _arrays(kind, header.pop("arrays", None), body, packed=header.pop("zstd", False) is True)
     try:
+        header |= {name: tuple(header[name]) for name in _TUPLES & header.keys()}
         if kind == _START:
             return SampleStart(**header)
         header["spans"] = tuple(VersionSpan(a, b, WeightVersion(s, i)) for a, b, s, i in header["spans"])
-        header["images"] = tuple(header["images"])
         return Turn(**header)
     except (TypeError, ValueError, KeyError) as error:
         raise CorruptRecord(f"the header does not fit its kind: {error}") from error
@@ -88,7 +119,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} {value!r}")
 
 
-def _parse(data: bytes) -> tuple[int, dict[str, Any], memoryview]:
+def _parse(data: bytes | memoryview) -> tuple[int, dict[str, Any], memoryview]:
     if not _PREFIX.size <= len(data) <= RECORD_LIMIT:
         raise CorruptRecord(f"a record of {len(data)} bytes")
     magic, version, kind, length = _PREFIX.unpack_from(data)
@@ -108,15 +139,13 @@ def _parse(data: bytes) -> tuple[int, dict[str, Any], memoryview]:
     return kind, header, view[_PREFIX.size + length :]
 
 
-def _arrays(kind: int, listed: Any, body: memoryview, *, packed: bool) -> dict[str, NDArray[Any]]:
+def _arrays(kind: int, lengths: Any, body: memoryview, *, packed: bool) -> dict[str, NDArray[Any]]:
     layout = _LAYOUTS[kind]
-    wanted = [[name, dtype] for name, dtype in layout]
-    if not isinstance(listed, list) or [entry[:2] for entry in listed if isinstance(entry, list)] != wanted:
-        raise CorruptRecord(f"arrays {listed} where {wanted} belong")
-    lengths: list[int] = [entry[-1] for entry in listed]
-    if any(len(entry) != 3 or type(entry[2]) is not int or entry[2] < 0 for entry in listed):
+    if not isinstance(lengths, list) or len(lengths) != len(layout):
+        raise CorruptRecord(f"array lengths {lengths} where {len(layout)} belong")
+    if any(type(length) is not int or length < 0 for length in lengths):
         raise CorruptRecord(f"array lengths {lengths}")
-    sizes = [length * np.dtype(dtype).itemsize for length, (_, dtype) in zip(lengths, layout, strict=True)]
+    sizes = [4 * length for length in lengths]
     if packed:
         body = _unpacked(body, sum(sizes))
     if sum(sizes) != len(body):

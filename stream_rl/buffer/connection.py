@@ -20,7 +20,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from stream_rl.buffer import keys
+from stream_rl.buffer.allocation import keep_large_blocks
 from stream_rl.buffer.scripts import SCRIPTS
+from stream_rl.buffer.wire import Command, Pieces, Wire
 from stream_rl.errors import BufferFull, BufferUnavailable, ConfigError
 
 __all__ = ["STAGED_SECONDS", "Connection", "masked", "nonce"]
@@ -67,6 +69,9 @@ class Connection:
         except ValueError as error:
             raise ConfigError(f"setting buffer.url={self.url!r}: {error}") from error
         self._client = Redis.from_pool(pool)
+        # Two sockets: what is small and waited for never stands behind megabytes.
+        self._wire, self._bulk = Wire(pool.make_connection, timeout), Wire(pool.make_connection, timeout)
+        keep_large_blocks()
 
     async def check(self) -> None:
         """Finds out whether a Redis answers. Raises BufferUnavailable, and ConfigError when it is none."""
@@ -76,7 +81,7 @@ class Connection:
             raise ConfigError(f"setting buffer.url={self.url!r}: {error}") from error
 
     async def script(
-        self, name: str, *arguments: str | int | float | bytes, beside: Mapping[str, bytes] | None = None,
+        self, name: str, *arguments: str | int | float | bytes, beside: Mapping[str, Pieces] | None = None,
         waits_for_room: bool = True,
     ) -> Any:  # fmt: skip
         """Runs `lua/<name>.lua` on the run's keys. Raises BufferUnavailable, BufferFull.
@@ -85,24 +90,41 @@ class Connection:
         there is left alone, with its life: names tell contents apart.
         """
         script = SCRIPTS[name]
-
-        async def run() -> Any:
-            if not beside:
-                return await self._client.evalsha(script.sha, 1, self.prefix, *arguments)
-            async with self._client.pipeline(transaction=False) as pipe:
-                for key, data in beside.items():
-                    pipe.set(key, data, nx=True, ex=STAGED_SECONDS)
-                pipe.evalsha(script.sha, 1, self.prefix, *arguments)
-                return (await pipe.execute())[-1]
+        staged = [("SET", key, data, "NX", "EX", STAGED_SECONDS) for key, data in (beside or {}).items()]
+        commands: list[Command] = [*staged, ("EVALSHA", script.sha, 1, self.prefix, *arguments)]
+        wire = self._bulk if staged else self._wire
 
         async def once() -> Any:
             try:
-                return await run()
+                return _checked(await wire.call(commands))[-1]
             except faults.NoScriptError:
-                await self._client.script_load(script.source)
-                return await run()
+                await wire.call([("SCRIPT", "LOAD", script.source)])
+                return _checked(await wire.call(commands))[-1]
 
-        return await self.until_answered(once, room_timeout=self.room_timeout if waits_for_room else 0.0)
+        return await self._answered(once, room_timeout=self.room_timeout if waits_for_room else 0.0)
+
+    async def store(self, values: Mapping[str, Pieces]) -> None:
+        """Writes keys that something will name later, or let expire; one that is there is left alone.
+
+        Raises BufferUnavailable, BufferFull.
+        """
+        commands = [("SET", key, data, "NX", "EX", STAGED_SECONDS) for key, data in values.items()]
+
+        async def once() -> None:
+            _checked(await self._bulk.call(commands))
+
+        await self._answered(once, room_timeout=self.room_timeout)
+
+    async def read(self, commands: Sequence[Command], *, plain: bool = False) -> list[Any]:
+        """The answers to commands that only read, in one round trip on the socket for large answers.
+
+        `plain`: each answer is one string; a large one comes as a memoryview.
+        """
+
+        async def once() -> list[Any]:
+            return _checked(await self._bulk.call(commands, plain=plain))
+
+        return await self._answered(once) if commands else []
 
     async def pipeline(self, fill: Callable[[Pipeline], object], *, atomic: bool = False) -> list[Any]:
         """Sends what `fill` puts into a pipeline in one round trip. Only for calls that may be repeated."""
@@ -116,13 +138,32 @@ class Connection:
 
     async def hashes(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
         """The hashes of a family's members in one round trip, empty where there is none."""
-        keys = [self.key(family, member) for member in members]
-        return await self.pipeline(lambda pipe: [pipe.hgetall(key) for key in keys]) if keys else []
+        flat = await self.read([("HGETALL", self.key(family, member)) for member in members])
+        return [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in flat]
 
-    async def until_answered(self, call: Callable[[], Awaitable[T]], *, room_timeout: float = 0.0) -> T:
-        """Awaits `call()`, again after each passing fault until `timeout`, and while there is no room for it."""
+    async def fields(self, family: str, members: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
+        """Some fields of the hashes of a family's members in one round trip, None where there is none."""
+        found = await self.read([("HMGET", self.key(family, member), *names) for member in members])
+        return [dict(zip(names, values, strict=True)) for values in found]
+
+    async def _answered(self, call: Callable[[], Awaitable[T]], *, room_timeout: float = 0.0) -> T:
+        """Awaits `call()`; whatever goes wrong with it is waited out or named by calling again."""
+        began = asyncio.get_running_loop().time()
+        try:
+            return await call()  # no timer of its own: the wire fails a call that has no answer in time
+        except (faults.RedisError, OSError):
+            return await self.until_answered(call, room_timeout=room_timeout, began=began)
+
+    async def until_answered(
+        self, call: Callable[[], Awaitable[T]], *, room_timeout: float = 0.0, began: float | None = None
+    ) -> T:
+        """Awaits `call()`, again after each passing fault until `timeout`, and while there is no room for it.
+
+        Both limits count from `began`, else from now.
+        """
         clock = asyncio.get_running_loop().time
-        deadline, room_deadline = clock() + self.timeout, clock() + room_timeout
+        began = clock() if began is None else began
+        deadline, room_deadline = began + self.timeout, began + room_timeout
         pause = FIRST_PAUSE
         task = asyncio.current_task()
         assert task is not None
@@ -155,6 +196,8 @@ class Connection:
 
     async def close(self) -> None:
         """Closes the connections; the run goes on."""
+        self._wire.close()
+        self._bulk.close()
         await self._client.aclose(close_connection_pool=True)
 
     def _unavailable(self, error: BaseException) -> BufferUnavailable:
@@ -186,6 +229,14 @@ class Connection:
         if str(error).startswith("MISCONF"):
             return BufferFull(f"{where} cannot write its files: {error}")
         return None
+
+
+def _checked(replies: list[Any]) -> list[Any]:
+    """Raises the first error among the answers."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
 
 
 def nonce() -> str:

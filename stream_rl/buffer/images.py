@@ -8,14 +8,12 @@ put it, and commit again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
-
-from redis.asyncio.client import Pipeline
 
 from stream_rl.buffer.connection import STAGED_SECONDS, Connection
 from stream_rl.buffer.journals import bounded
 from stream_rl.errors import CorruptRecord
+from stream_rl.sample import image_name
 
 __all__ = ["IMAGE_LIMIT", "ImageCalls"]
 
@@ -43,44 +41,31 @@ class ImageCalls:
         there = await self._touch(list(dict(named)))
         new = [(name, image) for name, image in dict(named).items() if name not in there]
         for some in bounded(new, lambda entry: len(entry[1])):
-
-            def fill(pipe: Pipeline, some: list[tuple[str, bytes]] = some) -> None:
-                for name, image in some:
-                    pipe.set(self._connection.key("image", name), image, nx=True, ex=STAGED_SECONDS)
-
-            await self._connection.pipeline(fill)
+            await self._connection.store({self._connection.key("image", name): [image] for name, image in some})
         return tuple(name for name, _ in named)
 
     async def load_images(self, names: Sequence[str]) -> dict[str, bytes]:
         """The images' bytes by name, each once, read in chunks of at most 8 MB.
 
         Raises:
-            CorruptRecord: an image is not there, or its bytes are not those that its name was made from.
+            CorruptRecord: an image is not there.
         """
         wanted = list(dict.fromkeys(names))
         keys = [self._connection.key("image", name) for name in wanted]
-        sizes = await self._connection.pipeline(lambda pipe: [pipe.strlen(key) for key in keys])
+        sizes = await self._connection.read([("STRLEN", key) for key in keys])
         found: dict[str, bytes] = {}
         for some in bounded(zip(wanted, sizes, strict=True), lambda entry: entry[1]):
-            chunk = [self._connection.key("image", name) for name, _ in some]
-            images = await self._connection.pipeline(lambda pipe, chunk=chunk: [pipe.get(key) for key in chunk])  # type: ignore[misc]
-            found |= {name: image for (name, _), image in zip(some, images, strict=True)}
-        for name, image in found.items():
-            if image is None:
-                raise CorruptRecord(f"image {name} is not in the buffer")
-            if image_name(image) != name:
-                raise CorruptRecord(f"image {name} does not have the bytes that its name was made from")
+            read = [("GET", self._connection.key("image", name)) for name, _ in some]
+            images = await self._connection.read(read, plain=True)
+            for (name, _), image in zip(some, images, strict=True):
+                if image is None:
+                    raise CorruptRecord(f"image {name} is not in the buffer")
+                found[name] = bytes(image)
         return found
 
     async def _touch(self, names: Sequence[str]) -> set[str]:
         """Those that are there; they stay for another while even if no turn names them."""
         keys = [self._connection.key("image", name) for name in names]
-        found = await self._connection.pipeline(
-            lambda pipe: [(pipe.expire(key, STAGED_SECONDS, gt=True), pipe.exists(key)) for key in keys]
-        )
+        touch = [(("EXPIRE", key, STAGED_SECONDS, "GT"), ("EXISTS", key)) for key in keys]
+        found = await self._connection.read([command for pair in touch for command in pair])
         return {name for name, exists in zip(names, found[1::2], strict=True) if exists}
-
-
-def image_name(image: bytes) -> str:
-    """The hash that an image is stored under: 32 hex digits of BLAKE2b."""
-    return hashlib.blake2b(image, digest_size=16).hexdigest()

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from redis.asyncio.client import Pipeline
-
 from stream_rl.buffer import codec
 from stream_rl.buffer.connection import Connection
 from stream_rl.buffer.records import Record, SampleStart
-from stream_rl.errors import CorruptRecord
+from stream_rl.errors import CorruptRecord, RecordsLost
 from stream_rl.sample import Sample, SampleId, Status, StopReason, Turn
 
 __all__ = ["CHUNK_BYTES", "Stored", "bounded", "chunks", "read_journals", "sample_of", "siblings", "split"]
@@ -41,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class Blob(NamedTuple):
-    """A large record, as its sample's journal names it: `@<nonce>:<position>:<crc32>:<bytes>`."""
+    """A large record, as its sample's journal names it: `@<nonce>:<position>:<fingerprint>:<bytes>`."""
 
     sample: str
     named: bytes
@@ -58,15 +56,12 @@ class Blob(NamedTuple):
 
 
 async def read_journals(connection: Connection, stored: Sequence[Stored]) -> dict[str, list[Record]]:
-    """Every record of each journal, decoded, keyed by sample. Raises CorruptRecord."""
+    """Every record of each journal, decoded, keyed by sample. Raises RecordsLost, CorruptRecord."""
     journals: dict[str, list[Record]] = {entry.sample: [] for entry in stored}
     for pieces in chunks(stored):
-
-        def fill(pipe: Pipeline, pieces: list[Piece] = pieces) -> None:
-            for piece in pieces:
-                pipe.lrange(connection.key("journal", piece.sample), piece.start, piece.stop)
-
-        listed = await connection.pipeline(fill)
+        listed = await connection.read(
+            [("LRANGE", connection.key("journal", piece.sample), piece.start, piece.stop) for piece in pieces]
+        )
         named = [(piece.sample, r) for piece, records in zip(pieces, listed, strict=True) for r in records]
         blobs = await _read_blobs(connection, [Blob.parse(*entry) for entry in named if entry[1].startswith(b"@")])
         for sample, record in named:
@@ -74,15 +69,14 @@ async def read_journals(connection: Connection, stored: Sequence[Stored]) -> dic
     return journals
 
 
-async def _read_blobs(connection: Connection, blobs: Sequence[Blob]) -> dict[tuple[str, bytes], bytes]:
+async def _read_blobs(connection: Connection, blobs: Sequence[Blob]) -> dict[tuple[str, bytes], bytes | memoryview]:
     """The records that stand beside their journals, keyed by sample and what the journal has in their place."""
-    found: dict[tuple[str, bytes], bytes] = {}
+    found: dict[tuple[str, bytes], bytes | memoryview] = {}
     for some in bounded(blobs, lambda blob: blob.size):
-        keys = [connection.key("blob", blob.key) for blob in some]
-        records = await connection.pipeline(lambda pipe, keys=keys: [pipe.get(key) for key in keys])  # type: ignore[misc]
+        records = await connection.read([("GET", connection.key("blob", blob.key)) for blob in some], plain=True)
         for blob, record in zip(some, records, strict=True):
             if record is None or len(record) != blob.size:
-                raise CorruptRecord(f"the journal of sample {blob.sample} names {blob.key}, which is not there")
+                raise RecordsLost(f"the journal of sample {blob.sample} names {blob.key}, which is not there")
             found[blob.sample, blob.named] = record
     return found
 

@@ -15,7 +15,7 @@ import redis.exceptions as faults
 
 from stream_rl.buffer.connection import Connection, nonce
 from stream_rl.buffer.journals import Stored, read_journals, sample_of, siblings
-from stream_rl.errors import BufferUnavailable, ConfigError, CorruptRecord
+from stream_rl.errors import BufferUnavailable, ConfigError, CorruptRecord, RecordsLost
 from stream_rl.sample import Sample, SampleId, Status, StopReason
 
 __all__ = ["HeldGroup", "HeldSample", "OperatorCalls", "Requeued"]
@@ -102,12 +102,12 @@ class OperatorCalls:
         """All that `held` had committed, an open turn included; None when it never began, or has gone since.
 
         Raises:
-            CorruptRecord: a record does not decode.
+            RecordsLost, CorruptRecord: a record is not there, or does not decode.
         """
         name = str(held.sample_id)
         try:
             journals = await read_journals(self._connection, [Stored(name, held.records, held.size)])
-        except CorruptRecord:
+        except (CorruptRecord, RecordsLost):
             if await self._is_as(held):
                 raise
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from stream_rl.buffer import codec
 from stream_rl.buffer.connection import Connection, nonce
 from stream_rl.buffer.journals import Stored, read_journals, split
 from stream_rl.buffer.records import LeasedSample, Outcome, Record, RunState, SampleStart
+from stream_rl.buffer.wire import Pieces
 from stream_rl.errors import BufferFull, BufferUnavailable, ImageMissing, JournalMismatch, LeaseLost
 from stream_rl.sample import Lease, SampleId, StopReason, Turn
 
@@ -109,12 +109,13 @@ class ProducerCalls:
                 raise ValueError(f"record {position + offset} of a journal cannot be a {type(record).__name__}")
         turns = [record for record in records if isinstance(record, Turn)]
         images = list(dict.fromkeys(image for turn in turns for image in turn.images))
-        encoded = [codec.encode(record, zstd=self._connection.zstd) for record in records]
-        listed, beside = self._beside(lease, position, encoded)
+        encoded = [codec.pieces(record, zstd=self._connection.zstd) for record in records]
+        sizes = [sum(map(len, parts)) for parts in encoded]
+        listed, beside = self._beside(lease, position, encoded, sizes)
         ended = (outcome.status.value, outcome.stop_reason.value, repr(outcome.reward)) if outcome else ("", "", "")
         reply = await self._as_holder(
             "commit", lease, position, sum(turn.complete for turn in turns), sum(t.length for t in turns),
-            sum(len(turn.generated) for turn in turns), sum(map(len, encoded)), *ended, len(images), *images, *listed,
+            sum(len(turn.generated) for turn in turns), sum(sizes), *ended, len(images), *images, *listed,
             beside=beside,
         )  # fmt: skip
         _accepted(reply, lease, position)
@@ -144,18 +145,22 @@ class ProducerCalls:
         for lease in leases:
             self._let_go(lease)
 
-    def _beside(self, lease: Lease, position: int, encoded: Sequence[bytes]) -> tuple[list[bytes], dict[str, bytes]]:
+    def _beside(
+        self, lease: Lease, position: int, encoded: Sequence[Pieces], sizes: Sequence[int]
+    ) -> tuple[list[bytes], dict[str, Pieces]]:
         """The journal's entries, and the large records that they name by key."""
-        listed, beside = list(encoded), {}
-        for offset, record in enumerate(encoded):
-            if len(record) >= BESIDE_BYTES:
-                name = f"{lease.nonce}:{position + offset}:{zlib.crc32(record):08x}"
-                beside[self._connection.key("blob", f"{lease.sample_id}:{name}")] = record
-                listed[offset] = f"@{name}:{len(record)}".encode()
+        listed, beside = [], {}
+        for offset, (parts, size) in enumerate(zip(encoded, sizes, strict=True)):
+            if size < BESIDE_BYTES:
+                listed.append(b"".join(parts))
+                continue
+            name = f"{lease.nonce}:{position + offset}:{codec.fingerprint(parts):08x}"
+            beside[self._connection.key("blob", f"{lease.sample_id}:{name}")] = parts
+            listed.append(f"@{name}:{size}".encode())
         return listed, beside
 
     async def _as_holder(
-        self, name: str, lease: Lease, *arguments: str | int | float | bytes, beside: Mapping[str, bytes] | None = None
+        self, name: str, lease: Lease, *arguments: str | int | float | bytes, beside: Mapping[str, Pieces] | None = None
     ) -> list[Any]:
         """Runs a script that only the newest lease may run. Raises LeaseLost."""
         reply: list[Any] = await self._connection.script(name, *_fence(lease), *arguments, beside=beside)

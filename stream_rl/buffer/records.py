@@ -177,9 +177,10 @@ class Waiting:
 
     not_enough_complete   fewer than groups_per_step groups are complete
     lag_rule              a group that is due soon is not complete: training others first could break the lag bound
+    records_lost          the step is in the ledger, and what Redis lost of its groups is being played again
     """
 
-    reason: Literal["not_enough_complete", "lag_rule"]
+    reason: Literal["not_enough_complete", "lag_rule", "records_lost"]
     live: int
     complete: int
     engines_joining: int

@@ -1,8 +1,9 @@
 """What the trainer asks of the buffer: batches that are recorded in the call that takes them, and their samples.
 
 After a restart or failover, which may have cost Redis the ledger's tail, the scripts refuse the trainer's next call and
-admit nothing until the trainer has asserted its ledger again. It does so by itself, from the entries that it was given
-since the oldest checkpoint kept, and says again which versions it gave the engines.
+admit nothing until the trainer has asserted its ledger again. It does so by itself, from the entries that it was given,
+and says again which versions it gave the engines. What was lost of those groups' records is played again, unless a
+checkpoint covers them; a replay waits for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from stream_rl.buffer.connection import Connection, nonce
 from stream_rl.buffer.engine_calls import EngineCalls
 from stream_rl.buffer.journals import Stored, read_journals, sample_of, siblings
 from stream_rl.buffer.records import Record, TrainerClaim, Waiting
-from stream_rl.errors import BufferUnavailable, CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
+from stream_rl.errors import (
+    BufferUnavailable,
+    CorruptRecord,
+    LedgerMismatch,
+    NoTrainableBatch,
+    RecordsLost,
+    TrainerSuperseded,
+)
 from stream_rl.sample import Group, LedgerEntry, Sample, SampleId, Status, StopReason
 
 __all__ = ["TrainerCalls"]
@@ -26,32 +34,34 @@ logger = logging.getLogger(__name__)
 
 ASSERTIONS = 3
 """Restarts of Redis that one call outlasts."""
+_END = ("state", "records", "bytes", "status", "stop_reason", "reward")
+
+KNOWN_STEPS = 1000
+"""Entries that a trainer still knows behind the oldest checkpoint kept: Redis may lose those of several checkpoints."""
 
 
 class TrainerCalls(EngineCalls):
-    """The trainer's side of TrajectoryBuffer. All of these raise BufferUnavailable.
-
-    `torn_groups` are groups that were trained and whose records Redis then lost: no resume can replay them, so a
-    checkpoint should cover them soon. Whoever has taken it empties the set.
-    """
+    """The trainer's side of TrajectoryBuffer. All of these raise BufferUnavailable."""
 
     def __init__(self, connection: Connection) -> None:
         EngineCalls.__init__(self, connection)
         self._entries: dict[int, bytes] = {}
-        self.torn_groups: set[int] = set()
+        self._covered = 0
 
     async def claim_trainer(self) -> TrainerClaim:
         """Makes this process the run's trainer: every older claim is refused from now on."""
-        token = nonce()
+        token, ledger = nonce(), self._connection.key("ledger")
         incarnation, steps = await self._connection.script("claim_trainer", token)
-        self._entries.clear()
+        (entries,) = await self._connection.pipeline(lambda pipe: pipe.hgetall(ledger))
+        self._entries = {int(step): entry for step, entry in entries.items()}
+        self._covered = 0
         return TrainerClaim(int(incarnation), int(steps), token)
 
     async def take_step(self, claim: TrainerClaim, step: int) -> LedgerEntry | Waiting:
         """The groups that step `step` (from 1) trains on.
 
-        A step that the ledger holds gives its recorded entry; the step after it takes groups by scheduling.py's pull
-        rule, and the same call writes the ledger.
+        A step that the ledger holds gives its recorded entry, once all its groups' records are there; the step after it
+        takes groups by scheduling.py's pull rule, and the same call writes the ledger.
 
         Raises:
             TrainerSuperseded: another trainer has claimed the run.
@@ -83,14 +93,18 @@ class TrainerCalls(EngineCalls):
         """The groups' samples, whole and checked (I1), in the order asked for; read in chunks of at most 8 MB.
 
         Raises:
-            CorruptRecord: a group is not there, or a record does not decode.
+            RecordsLost: a group is not there, or not whole: take the step again, which waits until it is.
+            CorruptRecord: a record does not decode.
         """
         hashes = await self._hashes("group", [str(group) for group in groups])
         ids = [siblings(group, fields) for group, fields in zip(groups, hashes, strict=True)]
         flat = [str(sample) for samples in ids for sample in samples]
-        ends = dict(zip(flat, await self._hashes("sample", flat), strict=True))
-        stored = [Stored(sample, int(end[b"records"]), int(end[b"bytes"])) for sample, end in ends.items()]
+        ends = dict(zip(flat, await self._connection.fields("sample", flat, _END), strict=True))
+        stored = [_whole(sample, end) for sample, end in ends.items()]
         journals = await read_journals(self._connection, stored)
+        for entry in stored:
+            if len(journals[entry.sample]) != entry.records:
+                raise RecordsLost(f"sample {entry.sample} has {len(journals[entry.sample])} of {entry.records} records")
         return [
             Group(
                 group, int(fields[b"v0"]),
@@ -104,7 +118,7 @@ class TrainerCalls(EngineCalls):
         """How much each group's samples hold in the journals, before any of it is read: nearly in proportion to tokens.
 
         Raises:
-            CorruptRecord: a group is not there.
+            RecordsLost: a group is not there.
         """
         hashes = await self._hashes("group", [str(group) for group in groups])
         owners = [
@@ -113,9 +127,9 @@ class TrainerCalls(EngineCalls):
             for sample in siblings(group, fields)
         ]
         totals = [0] * len(groups)
-        ends = await self._hashes("sample", [sample for _, sample in owners])
+        ends = await self._connection.fields("sample", [sample for _, sample in owners], ("bytes",))
         for (place, _), end in zip(owners, ends, strict=True):
-            totals[place] += int(end[b"bytes"])
+            totals[place] += int(end["bytes"] or 0)
         return totals
 
     async def checkpoints_kept(self, claim: TrainerClaim, oldest_step: int) -> None:
@@ -127,7 +141,9 @@ class TrainerCalls(EngineCalls):
         while more:
             kind, value = await self._as_trainer(claim, "retire_step", oldest_step)
             more = int(value) < oldest_step and kind == b"retired"
-        self._entries = {step: entry for step, entry in self._entries.items() if step > oldest_step}
+        self._covered = max(self._covered, oldest_step)
+        known = range(self._covered - KNOWN_STEPS + 1, max(self._entries, default=0) + 1)
+        self._entries = {step: entry for step, entry in self._entries.items() if step in known}
 
     async def finish_run(self) -> None:
         """Tells every producer that the run has ended."""
@@ -150,26 +166,25 @@ class TrainerCalls(EngineCalls):
         if unknown := [step for step in lost if step not in self._entries]:
             raise LedgerMismatch(
                 f"Redis lost its ledger after step {kept}, and this trainer does not know step {unknown[0]} either: "
-                "it lies before the oldest checkpoint kept"
+                f"it lies before this trainer's start, or {KNOWN_STEPS} steps before the oldest checkpoint kept"
             )
         entries = [part for step in lost for part in (step, self._entries[step])]
-        kind, *rest = await self._connection.script("reassert", claim.incarnation, claim.nonce, *entries)
+        kind, *rest = await self._connection.script("reassert", claim.incarnation, claim.nonce, self._covered, *entries)
         if kind == b"superseded":
             raise _superseded(claim, rest[0])
         if kind == b"unopened":
             raise LedgerMismatch(f"Redis at {self._connection.url} came back without the run: all of it is lost")
-        self.torn_groups.update(map(int, rest))
         await self.serve_again()
         logger.warning(
-            "Redis came back with %d steps in its ledger; %d more were written again, %d groups of them without all "
-            "their records", kept, len(lost), len(rest),
+            "Redis came back with %d steps in its ledger; %d more were written again, and what it lost of %d of their "
+            "groups is played again", kept, len(lost), len(rest),
         )  # fmt: skip
 
     async def _hashes(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
         found = await self._connection.hashes(family, members)
         for member, fields in zip(members, found, strict=True):
             if not fields:
-                raise CorruptRecord(f"{family} {member} is not in the buffer")
+                raise RecordsLost(f"{family} {member} is not in the buffer")
         return found
 
 
@@ -182,10 +197,16 @@ def _superseded(claim: TrainerClaim, newest: Any) -> TrainerSuperseded:
     return TrainerSuperseded(f"trainer incarnation {claim.incarnation} was superseded by {int(newest)}")
 
 
-def _sample(sample_id: SampleId, records: Sequence[Record], end: Mapping[bytes, bytes]) -> Sample:
+def _whole(sample: str, end: Mapping[str, bytes]) -> Stored:
+    if end["state"] != b"finished":
+        raise RecordsLost(f"sample {sample} has not ended")
+    return Stored(sample, int(end["records"]), int(end["bytes"]))
+
+
+def _sample(sample_id: SampleId, records: Sequence[Record], end: Mapping[str, bytes]) -> Sample:
     sample = sample_of(
-        sample_id, records, status=Status(end[b"status"].decode()),
-        stop_reason=StopReason(end[b"stop_reason"].decode()), reward=float(end[b"reward"]),
+        sample_id, records, status=Status(end["status"].decode()),
+        stop_reason=StopReason(end["stop_reason"].decode()), reward=float(end["reward"]),
     )  # fmt: skip
     if sample is None:
         raise CorruptRecord(f"sample {sample_id} has no start record")

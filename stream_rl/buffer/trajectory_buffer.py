@@ -20,6 +20,8 @@ One row is one transition; every transition is one atomic Lua call that may be r
     live                    a failure beyond the refill budget  dead-lettered: finished siblings kept, the rest gone
     dead-lettered           requeue, then the next admission    dead-lettered still; its prompt is a new live group's
     complete                take_step, in the ledger            trained
+    trained                 a Redis that lost records of it     trained still; what is missing is queued again, and a
+                                                                  replay of its step waits until it is whole
     trained                 checkpoints_kept                    retired: records deleted
 
 What restores a record that Redis lost with its newest writes (a crash before the disk was synced, a replica that was
@@ -35,8 +37,9 @@ promoted before it had them). What is left is the run as it was a moment ago; ev
     admission               admitted again with the same prompts: the cursor went back too; lost leases write nothing
     ledger entry, claim     the trainer, before its next step or retirement (`reassert`): the entry's groups leave
                               whatever became of them since, and their prompts are taken. Admission waits for it
-    records of a group      nobody: such groups are torn, and the trainer takes a checkpoint that covers them at once
-      trained meanwhile
+    records of a group      playing them again from what is left, as soon as the ledger is asserted; the group stays
+      trained meanwhile       trained. A trainer that has them in hand trains on; one that has not read them yet
+                              (RecordsLost), or replays the step, waits. Not when a checkpoint covers the step
     checkpoints_kept        the next one: it retires again from where Redis is
     an engine's version     the trainer, when it asserts its ledger; until then the older one is a lower bound for v0
     an engine               its keeper: one that it does not find here is started again, or joins anew

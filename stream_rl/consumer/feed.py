@@ -7,6 +7,7 @@ never a wait inside one collective. Every rank reads only the groups that it tra
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from itertools import islice
@@ -17,13 +18,18 @@ import torch.distributed as dist
 
 from stream_rl.buffer import RunState, TrainerClaim, TrajectoryBuffer
 from stream_rl.consumer.batching import mini_batch_groups, share
-from stream_rl.consumer.collectives import broadcast
+from stream_rl.consumer.collectives import all_sum, broadcast
+from stream_rl.errors import RecordsLost
 from stream_rl.sample import Group, LedgerEntry
 
 __all__ = ["Feed", "MiniBatch"]
 
+logger = logging.getLogger(__name__)
+
 POLL_SECONDS = 0.02
 ROUND_SECONDS = 1.0
+LOADS = 3
+"""Losses of a Redis that one step outlasts between its take and its load."""
 
 
 class MiniBatch(NamedTuple):
@@ -52,8 +58,6 @@ class Feed:
         self._claim = TrainerClaim(0, 0)
         self.waited: dict[str, float] = {}
         """Seconds that the last `take` waited, by reason; known to rank 0."""
-        self.torn = False
-        """Whether the last `take` found a trained step that cannot be replayed any more: a checkpoint must cover it."""
 
     def claim(self) -> TrainerClaim:
         """Makes this trainer the run's only one: older ones are refused from here on. A collective."""
@@ -62,7 +66,8 @@ class Feed:
         return self._claim
 
     def take(self, step: int) -> LedgerEntry | None:
-        """Waits until the step's groups can be taken; a step that the ledger has gives the recorded ones. A collective.
+        """Waits until the step's groups can be taken; a step that the ledger has gives the recorded ones, once what a
+        Redis lost of them was played again. A collective.
 
         Returns:
             The step's entry, or None when the run is being drained.
@@ -71,22 +76,35 @@ class Feed:
             NoTrainableBatch: many groups completed in a row and none could be trained.
             TrainerSuperseded: a newer trainer has claimed the run.
         """
-        self.torn = False
         self.waited = {}
         while True:
             answer = self._runner.run(self._poll(step)) if self._rank == 0 else None
-            message = orjson.loads(broadcast(orjson.dumps([_plain(answer), bool(self._buffer.torn_groups)])))
-            self.torn |= message[1]
-            self._buffer.torn_groups.clear()
-            if (entry := _answer(message[0])) is not RunState.RUNNING:
+            message = broadcast(orjson.dumps(_plain(answer)))
+            if (entry := _answer(orjson.loads(message))) is not RunState.RUNNING:
                 return entry if isinstance(entry, LedgerEntry) else None
 
-    def load(self, entry: LedgerEntry, mini_batches: int) -> list[MiniBatch]:
-        """Reads this rank's groups of each mini-batch, shared out by size. A collective."""
-        sizes = (
-            self._runner.run(self._buffer.group_bytes(entry.groups)) if self._rank == 0 and self._ranks > 1 else None
-        )
-        weights = orjson.loads(broadcast(orjson.dumps(sizes))) or [1] * len(entry.groups)
+    def load(self, entry: LedgerEntry, mini_batches: int) -> list[MiniBatch] | None:
+        """Reads this rank's groups of each mini-batch, shared out by size. A collective.
+
+        A Redis that lost some of them since the step was taken is waited for.
+
+        Returns:
+            The mini-batches, or None when the run is being drained before all records are there again.
+
+        Raises:
+            RecordsLost: they are not there, although the buffer says so.
+        """
+        for _ in range(LOADS):
+            loaded = self._load(entry, mini_batches)
+            if not all_sum([loaded is None])[0]:
+                return loaded
+            if self.take(entry.step) is None:
+                return None
+        raise RecordsLost(f"the groups of step {entry.step} could not be read {LOADS} times")
+
+    def _load(self, entry: LedgerEntry, mini_batches: int) -> list[MiniBatch] | None:
+        """This rank's groups of each mini-batch; None when Redis has lost some. A collective."""
+        weights = orjson.loads(broadcast(orjson.dumps(self._sizes(entry)))) or [1] * len(entry.groups)
         dealt = mini_batch_groups(range(len(entry.groups)), mini_batches)
         owners = [share([weights[place] for place in places], self._ranks) for places in dealt]
         mine = [
@@ -94,8 +112,20 @@ class Feed:
             for places, of_places in zip(dealt, owners, strict=True)
         ]
         wanted = [entry.groups[place] for places in mine for place in places]
-        groups = iter(self._runner.run(self._buffer.load_groups(wanted)) if wanted else [])
+        try:
+            groups = iter(self._runner.run(self._buffer.load_groups(wanted)) if wanted else [])
+        except RecordsLost as error:
+            logger.warning("step %d is taken again: %s", entry.step, error)
+            return None
         return [MiniBatch(places, list(islice(groups, len(places)))) for places in mine]
+
+    def _sizes(self, entry: LedgerEntry) -> list[int] | None:
+        if self._rank or self._ranks == 1:
+            return None
+        try:
+            return self._runner.run(self._buffer.group_bytes(entry.groups))
+        except RecordsLost:  # the load that follows finds it out on the rank that has the group
+            return None
 
     def checkpoints_kept(self, oldest_step: int) -> None:
         """Lets the buffer retire what no resume needs: everything up to the oldest checkpoint. Rank 0 says so."""
@@ -110,12 +140,15 @@ class Feed:
     async def _poll(self, step: int) -> LedgerEntry | RunState:
         clock = asyncio.get_running_loop().time
         end = clock() + ROUND_SECONDS
-        if (await self._buffer.snapshot()).state is RunState.DRAINING and step > self._claim.ledger_steps:
+        draining = (await self._buffer.snapshot()).state is RunState.DRAINING
+        if draining and step > self._claim.ledger_steps:
             return RunState.DRAINING
         while (asked := clock()) < end:
             answer = await self._buffer.take_step(self._claim, step)
             if isinstance(answer, LedgerEntry):
                 return answer
+            if draining:  # nobody plays what a replay waits for
+                return RunState.DRAINING
             if answer.engines_joining:
                 await self._serve_joining()
             await asyncio.sleep(POLL_SECONDS)

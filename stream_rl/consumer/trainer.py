@@ -30,7 +30,7 @@ from stream_rl.config import Config
 from stream_rl.consumer.batching import Floats, Samples, flatten
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import all_sum, process_group
-from stream_rl.consumer.feed import Feed
+from stream_rl.consumer.feed import Feed, MiniBatch
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import model_folder, pick_device
 from stream_rl.consumer.publication import Publication
@@ -139,10 +139,11 @@ class Trainer:
             entry = self._feed.take(step)
         if entry is None:
             return False
-        if self._feed.torn:
-            self._checkpoint(step - 1)
         with timed(seconds, "load"):
-            mini_batches, table = self._load(entry)
+            loaded = self._feed.load(entry, self._config.trainer.mini_batches)
+            if loaded is None:
+                return False
+            mini_batches, table = self._flatten(entry, loaded)
         with timed(seconds, "train"):
             figures = self._updater.step(mini_batches, step)
         with timed(seconds, "publish"):
@@ -155,11 +156,11 @@ class Trainer:
         self._write_line(entry, table, {**asdict(figures), **spent, "wait_reasons": self._feed.waited})
         return True
 
-    def _load(self, entry: LedgerEntry) -> tuple[list[Samples], Floats]:
+    def _flatten(self, entry: LedgerEntry, loaded: list[MiniBatch]) -> tuple[list[Samples], Floats]:
         version = entry.step - 1
         table = np.zeros((len(entry.groups), self._config.rollout.group_size, len(SAMPLE_COLUMNS)))
         mini_batches = []
-        for places, groups in self._feed.load(entry, self._config.trainer.mini_batches):
+        for places, groups in loaded:
             samples = flatten(groups, trainer_version=version, max_staleness=entry.max_staleness)
             table[places] = sample_rows(groups, samples).reshape(len(places), *table.shape[1:])
             mini_batches.append(samples)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from journal_builders import begin
+from rewinding_server import RewindingServer
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 
@@ -18,6 +20,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     """A running server with the append-only file on."""
     with EmbeddedServer(tmp_path_factory.mktemp("valkey") / "data", fsync="no") as running:
         yield running
+
+
+@pytest.fixture
+def rewinding(tmp_path: Path) -> Iterator[RewindingServer]:
+    """A running server of this test alone, which can lose its newest writes."""
+    with RewindingServer(tmp_path / "data") as server:
+        yield server
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stream_rl.buffer import LeasedSample, Outcome, RunRules, SampleStart, TrajectoryBuffer
-from stream_rl.sample import Status, StopReason, Turn, VersionSpan, WeightVersion
+from stream_rl.buffer import LeasedSample, Outcome, RunRules, SampleStart, TrainerClaim, TrajectoryBuffer, Waiting
+from stream_rl.sample import LedgerEntry, Status, StopReason, Turn, VersionSpan, WeightVersion
 
 RULES = RunRules(groups_per_step=2, group_size=2, run_ahead=1, max_staleness=2, max_lag=3, max_refills_per_group=2)
 START = SampleStart("2 + 2 = ?", np.array([5, 6, 7], np.int32), 0.7, 11, label={"answer": 4}, metadata={"level": 1})
@@ -43,3 +43,32 @@ async def finish(buffer: TrajectoryBuffer, sample: LeasedSample, reward: float =
     """Plays a fresh or resumed sample to its end."""
     await buffer.commit(sample.lease, 0, [START, turn(0)])
     await buffer.commit(sample.lease, 2, [turn(1)], outcome(reward))
+
+
+async def play(buffer: TrajectoryBuffer, count: int) -> list[LeasedSample]:
+    """Leases samples and finishes them."""
+    samples = await buffer.lease("p", count)
+    for sample in samples:
+        await finish(buffer, sample)
+    return samples
+
+
+async def entry(buffer: TrajectoryBuffer, claim: TrainerClaim, step: int) -> LedgerEntry:
+    """A step that must be there to take."""
+    taken = await buffer.take_step(claim, step)
+    assert isinstance(taken, LedgerEntry)
+    return taken
+
+
+async def waits_for(buffer: TrajectoryBuffer, claim: TrainerClaim, step: int) -> str:
+    """Why a step must not be there to take."""
+    waiting = await buffer.take_step(claim, step)
+    assert isinstance(waiting, Waiting)
+    return waiting.reason
+
+
+async def accounts(buffer: TrajectoryBuffer) -> tuple[int, int, int, int]:
+    """Groups admitted, trained, live and complete, with I7 checked."""
+    now = await buffer.snapshot()
+    assert now.admitted == now.trained + now.filtered + now.dead_lettered + now.live
+    return now.admitted, now.trained, now.live, now.complete

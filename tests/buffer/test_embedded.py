@@ -83,6 +83,16 @@ def test_start_is_idempotent(own: EmbeddedServer) -> None:
         assert own.pid == pid
 
 
+def test_a_server_that_was_killed_this_moment_is_started_anew(own: EmbeddedServer) -> None:
+    with own:
+        for _ in range(3):
+            killed = own.pid
+            os.kill(killed, signal.SIGKILL)
+            own.start()
+            assert own.pid != killed
+            assert ask(own, b"PING") == b"+PONG\r\n"
+
+
 def test_one_server_at_a_time_has_a_folder(own: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream_rl.buffer.embedded.LOCK_SECONDS", 0.05)
     with own:

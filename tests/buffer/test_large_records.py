@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ from journal_builders import RULES, START, outcome, turn
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer, codec
 from stream_rl.buffer.producer_calls import BESIDE_BYTES, LEASES_PER_CALL
-from stream_rl.errors import CorruptRecord, JournalMismatch, LeaseLost
+from stream_rl.errors import JournalMismatch, LeaseLost, RecordsLost
 from stream_rl.sample import LedgerEntry
 
 LARGE = turn(0, BESIDE_BYTES // 8)
@@ -30,13 +29,14 @@ async def test_a_large_record_is_stored_once_and_comes_back(buffer: TrajectoryBu
     held, sibling = await buffer.lease("p", 2)
     for _ in range(2):
         await buffer.commit(held.lease, 0, [START, LARGE])
-    for position, record in ((3, LARGE), (1, replace(LARGE, action="another"))):
+    other = replace(LARGE, generated=LARGE.generated + 1)
+    for position, record in ((3, LARGE), (1, replace(LARGE, action="another")), (1, other)):
         with pytest.raises(JournalMismatch):
             await buffer.commit(held.lease, position, [record])
     await buffer.commit(held.lease, 2, [turn(1)], outcome())
     await buffer.commit(sibling.lease, 0, [STARTED, turn(0)], outcome())
     assert await blobs(buffer, staged=False) == ["0-0:1", "0-1:0"]
-    assert await blobs(buffer, staged=True) == ["0-0:1", "0-0:3"]
+    assert await blobs(buffer, staged=True) == ["0-0:1", "0-0:1", "0-0:3"]
     (group,) = await buffer.load_groups([0])
     assert group.samples[0].turns[0].generated.tolist() == LARGE.generated.tolist()
     assert group.samples[1].metadata == STARTED.metadata
@@ -77,9 +77,9 @@ async def test_a_blob_that_is_gone_is_named(buffer: TrajectoryBuffer) -> None:
     held, sibling = await buffer.lease("p", 2)
     await buffer.commit(held.lease, 0, [START, LARGE], outcome())
     await buffer.commit(sibling.lease, 0, [START, turn(0)], outcome())
-    key = buffer._connection.key("blob", f"0-0:{held.lease.nonce}:1:{zlib.crc32(codec.encode(LARGE)):08x}")
+    key = buffer._connection.key("blob", f"0-0:{held.lease.nonce}:1:{codec.fingerprint(codec.pieces(LARGE)):08x}")
     await buffer._connection.pipeline(lambda pipe: pipe.delete(key))
-    with pytest.raises(CorruptRecord, match=r"the journal of sample 0-0 names 0-0:.*, which is not there"):
+    with pytest.raises(RecordsLost, match=r"the journal of sample 0-0 names 0-0:.*, which is not there"):
         await buffer.load_groups([0])
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from journal_builders import RULES, START, begin, finish, outcome, turn
+from journal_builders import RULES, START, accounts, begin, entry, finish, outcome, play, turn, waits_for
 from rewinding_server import RewindingServer
 
-from stream_rl.buffer import LeasedSample, TrainerClaim, TrajectoryBuffer, Waiting
-from stream_rl.errors import CorruptRecord, LeaseLost, LedgerMismatch, TrainerSuperseded
+from stream_rl.buffer import TrajectoryBuffer
+from stream_rl.errors import LeaseLost, LedgerMismatch, RecordsLost, TrainerSuperseded
 from stream_rl.producer.journal import BufferJournal
-from stream_rl.sample import LedgerEntry
-
-
-@pytest.fixture
-def rewinding(tmp_path: Path) -> Iterator[RewindingServer]:
-    with RewindingServer(tmp_path / "data") as server:
-        yield server
+from stream_rl.sample import WeightVersion
 
 
 @pytest.fixture
@@ -27,26 +20,6 @@ async def buffer(rewinding: RewindingServer) -> AsyncIterator[TrajectoryBuffer]:
     async with await TrajectoryBuffer.connect(rewinding.url, "run") as connected:
         await begin(connected, replace(RULES, run_ahead=3))
         yield connected
-
-
-async def play(buffer: TrajectoryBuffer, count: int) -> list[LeasedSample]:
-    samples = await buffer.lease("p", count)
-    for sample in samples:
-        await finish(buffer, sample)
-    return samples
-
-
-async def entry(buffer: TrajectoryBuffer, claim: TrainerClaim, step: int) -> LedgerEntry:
-    taken = await buffer.take_step(claim, step)
-    assert isinstance(taken, LedgerEntry)
-    return taken
-
-
-async def accounts(buffer: TrajectoryBuffer) -> tuple[int, int, int, int]:
-    """Groups admitted, trained, live and complete, with I7 checked."""
-    now = await buffer.snapshot()
-    assert now.admitted == now.trained + now.filtered + now.dead_lettered + now.live
-    return now.admitted, now.trained, now.live, now.complete
 
 
 async def test_a_step_that_redis_lost_is_asserted_before_the_next(
@@ -61,7 +34,6 @@ async def test_a_step_that_redis_lost_is_asserted_before_the_next(
     assert await buffer.lease("p", 8) == [], "admission must wait for the ledger"
     second = await entry(buffer, claim, 2)
     assert (first.groups, second.groups) == ((0, 1), (2, 3))
-    assert buffer.torn_groups == set()
     assert await entry(buffer, claim, 1) == first
     assert [group.index for group in await buffer.load_groups(first.groups)] == [0, 1]
     assert await accounts(buffer) == (4, 4, 0, 0)
@@ -78,22 +50,25 @@ async def test_groups_trained_beyond_the_admissions_that_redis_kept_are_never_pr
     await play(buffer, 4)
     assert (await entry(buffer, claim, 1)).groups == (0, 2)
     rewinding.rewind()
-    assert isinstance(await buffer.take_step(claim, 2), Waiting)
-    assert buffer.torn_groups == {2}
+    assert await waits_for(buffer, claim, 2) == "not_enough_complete"
     with pytest.raises(LeaseLost):
         await buffer.commit(held[0].lease, 0, [START])
-    assert [(s.lease.sample_id.group, s.prompt_index) for s in await buffer.lease("p", 6)] == [
-        (3, 1), (3, 1), (4, 3), (4, 3), (5, 4), (5, 4)
+    # Group 2 itself is played again, for a replay; its records were lost.
+    again = await buffer.lease("p", 6)
+    assert [(s.lease.sample_id.group, s.prompt_index) for s in again] == [
+        (2, 2), (2, 2), (3, 1), (3, 1), (4, 3), (4, 3)
     ]  # fmt: skip
-    with pytest.raises(CorruptRecord, match="group 2"):
+    with pytest.raises(RecordsLost, match="sample 2-0 has not ended"):
         await buffer.load_groups([0, 2])
     await buffer.checkpoints_kept(claim, 1)
-    assert (await accounts(buffer))[:2] == (5, 2)
+    assert (await accounts(buffer))[:2] == (4, 2)
+    with pytest.raises(LeaseLost):
+        await buffer.commit(again[0].lease, 0, [START])
 
 
-@pytest.mark.parametrize("how", ["unfinished", "filtered", "dead"])
-async def test_a_trained_group_that_went_another_way_meanwhile_counts_as_trained(
-    buffer: TrajectoryBuffer, rewinding: RewindingServer, how: str
+@pytest.mark.parametrize(("how", "again"), [("unfinished", ["0-0"]), ("filtered", ["0-0", "0-1"]), ("dead", ["0-0-1"])])
+async def test_a_trained_group_that_went_another_way_meanwhile_counts_as_trained_and_is_played_again(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer, how: str, again: list[str]
 ) -> None:
     await buffer.open_run(replace(RULES, filter_zero_variance=how != "unfinished", max_refills_per_group=0))
     claim = await buffer.claim_trainer()
@@ -108,14 +83,15 @@ async def test_a_trained_group_that_went_another_way_meanwhile_counts_as_trained
         await finish(buffer, first, 0.1)
     if how == "dead":
         await buffer.fail(first.lease, outcome().stop_reason, "")
-    assert isinstance(await buffer.take_step(claim, 2), Waiting)
-    assert await entry(buffer, claim, 1) == taken
-    assert buffer.torn_groups == {0}
+    assert await waits_for(buffer, claim, 2) == "not_enough_complete"
+    assert await waits_for(buffer, claim, 1) == "records_lost"
     assert await accounts(buffer) == (2, 2, 0, 0)
     assert await buffer.dead_letters() == []
     if how == "unfinished":
-        with pytest.raises(LeaseLost):
-            await buffer.commit(first.lease, 0, [START])
+        await buffer.lease("p", 1)  # Redis hears from its producer which samples it knows to have ended
+    assert [str(sample.lease.sample_id) for sample in await play(buffer, len(again))] == again
+    assert await entry(buffer, claim, 1) == taken
+    assert [group.index for group in await buffer.load_groups(taken.groups)] == list(taken.groups)
 
 
 async def test_a_claim_that_redis_lost_is_asserted_unless_a_newer_one_followed(
@@ -139,7 +115,29 @@ async def test_a_claim_that_redis_lost_is_asserted_unless_a_newer_one_followed(
         assert (await entry(other, newer, 1)).groups == first.groups
 
 
-async def test_a_ledger_that_nobody_remembers_is_named(buffer: TrajectoryBuffer, rewinding: RewindingServer) -> None:
+async def test_two_checkpoints_within_what_redis_lost_are_no_matter(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    rewinding.mark()
+    claim = await buffer.claim_trainer()
+    for step in (1, 2, 3):
+        await play(buffer, 4)
+        await entry(buffer, claim, step)
+        await buffer.engine_serving("engine-0", WeightVersion(step))
+        await buffer.checkpoints_kept(claim, step - 1)
+    rewinding.rewind()
+    assert await waits_for(buffer, claim, 4) == "not_enough_complete"
+    # Only step 3 may have to be trained again; what the checkpoints cover is not played again.
+    assert {s.lease.sample_id.group for s in await buffer.lease("p", 4)} == {4, 5}
+    await buffer.checkpoints_kept(claim, 3)
+    now = await buffer.snapshot()
+    assert (now.admitted, now.trained, now.ledger_steps, now.journal_bytes) == (6, 6, 3, 0)
+
+
+async def test_a_ledger_that_nobody_remembers_is_named(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream_rl.buffer.trainer_calls.KNOWN_STEPS", 0)
     rewinding.mark()
     claim = await buffer.claim_trainer()
     for step in (1, 2):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from journal_builders import RULES, START, outcome, turn
+from journal_builders import RULES, START, accounts, outcome, turn
 from rewinding_server import RewindingServer
 
 from stream_rl.buffer import LeasedSample, TrainerClaim, TrajectoryBuffer
@@ -16,15 +16,21 @@ from stream_rl.producer.journal import BufferJournal
 from stream_rl.sample import LedgerEntry, WeightVersion
 
 STEPS = 6
+EVENTS = {"play": 12, "train": 4, "mark": 2, "rewind": 1, "checkpoint": 1, "die": 1}
+"""What happens, and how often."""
 
 
 @dataclass
 class Story:
-    """One run under random losses, as its only producer and its only trainer know it."""
+    """One run under random losses, as its only producer and its only trainer know it.
+
+    What is lost reaches no further back than the last checkpoint, so that the trainer always finds one to start from.
+    """
 
     chance: random.Random
     server: RewindingServer
     buffer: TrajectoryBuffer
+    trainer: TrajectoryBuffer
     claim: TrainerClaim
     ledger: dict[int, LedgerEntry] = field(default_factory=dict)
     prompts: dict[int, int] = field(default_factory=dict)
@@ -33,7 +39,7 @@ class Story:
 
     async def go_on(self) -> None:
         """One event; I7 holds behind each."""
-        match self.chance.choices(["play", "train", "mark", "rewind", "checkpoint"], [12, 4, 2, 1, 1])[0]:
+        match self.chance.choices([*EVENTS], [*EVENTS.values()])[0]:
             case "play":
                 await self.play()
             case "train":
@@ -42,20 +48,45 @@ class Story:
                 self.server.mark()
             case "rewind":
                 self.server.rewind()
+            case "die":
+                await self.die()
             case _ if self.ledger:
-                # What is lost reaches no further back than the oldest checkpoint kept.
                 self.server.mark()
                 self.saved = len(self.ledger) - 1
-                await self.buffer.checkpoints_kept(self.claim, self.saved)
-        now = await self.buffer.snapshot()
-        assert now.admitted == now.trained + now.filtered + now.dead_lettered + now.live
+                await self.trainer.checkpoints_kept(self.claim, self.saved)
+        await accounts(self.buffer)
 
     async def train(self) -> None:
-        taken = await self.buffer.take_step(self.claim, len(self.ledger) + 1)
+        """The next step; now and then Redis loses it before it is read."""
+        step = len(self.ledger) + 1
+        taken = await self.trainer.take_step(self.claim, step)
         if isinstance(taken, LedgerEntry):
-            self.ledger[taken.step] = taken
-            self.prompts |= {g.index: g.prompt_index for g in await self.buffer.load_groups(taken.groups)}
-            await self.buffer.engine_serving("engine-0", WeightVersion(taken.step))
+            if self.chance.random() < 0.2:
+                self.server.rewind()
+            self.ledger[step] = taken
+            await self.read(step)
+            await self.trainer.engine_serving("engine-0", WeightVersion(step))
+
+    async def read(self, step: int) -> None:
+        """Reads a step that the ledger has, once its records are there."""
+        while True:
+            taken = await self.trainer.take_step(self.claim, step)
+            if isinstance(taken, LedgerEntry):
+                assert taken == self.ledger[step]
+                self.prompts |= {g.index: g.prompt_index for g in await self.trainer.load_groups(taken.groups)}
+                return
+            assert taken.reason == "records_lost"
+            await self.play()
+
+    async def die(self) -> None:
+        """The trainer starts again from its checkpoint, and replays as far as the ledger goes now."""
+        await self.trainer.close()
+        self.trainer = await TrajectoryBuffer.connect(self.server.url, "run")
+        self.claim = await self.trainer.claim_trainer()
+        assert self.claim.ledger_steps >= self.saved
+        self.ledger = {step: one for step, one in self.ledger.items() if step <= self.claim.ledger_steps}
+        for step in range(self.saved + 1, self.claim.ledger_steps + 1):
+            await self.read(step)
 
     async def play(self) -> None:
         """Leases some, ends some, and forgets those that Redis gave to nobody's knowledge."""
@@ -84,12 +115,14 @@ async def test_each_prompt_is_trained_once(tmp_path: Path, seed: int) -> None:
             await buffer.open_run(replace(RULES, total_groups=2 * STEPS, max_refills_per_group=9))
             await buffer.engine_joined("engine-0", "u", 1)
             await buffer.engine_serving("engine-0", WeightVersion(0))
-            story = Story(random.Random(seed), server, buffer, await buffer.claim_trainer())
+            trainer = await TrajectoryBuffer.connect(server.url, "run")
+            story = Story(random.Random(seed), server, buffer, trainer, await trainer.claim_trainer())
             server.mark()
             while len(story.ledger) < STEPS:
                 await story.go_on()
             groups = [group for taken in story.ledger.values() for group in taken.groups]
             assert len(set(groups)) == 2 * STEPS
             assert sorted(story.prompts[group] for group in groups) == list(range(2 * STEPS))
-            for step in range(story.saved + 1, STEPS + 1):
-                assert await buffer.take_step(story.claim, step) == story.ledger[step]
+            await story.die()
+            assert len(story.ledger) == STEPS
+            await story.trainer.close()

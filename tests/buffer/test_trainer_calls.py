@@ -9,7 +9,7 @@ import pytest
 from journal_builders import RULES, START, finish, outcome, turn
 
 from stream_rl.buffer import LeasedSample, TrajectoryBuffer, Waiting, codec
-from stream_rl.errors import CorruptRecord, LedgerMismatch, NoTrainableBatch, TrainerSuperseded
+from stream_rl.errors import CorruptRecord, LedgerMismatch, NoTrainableBatch, RecordsLost, TrainerSuperseded
 from stream_rl.sample import LedgerEntry, Status, StopReason, WeightVersion
 
 
@@ -85,7 +85,7 @@ async def test_only_what_no_checkpoint_needs_is_retired(buffer: TrajectoryBuffer
         await buffer.take_step(claim, 2)
     with pytest.raises(LedgerMismatch, match="the ledger ends at step 3"):
         await buffer.take_step(claim, 5)
-    with pytest.raises(CorruptRecord, match="group 0 is not in the buffer"):
+    with pytest.raises(RecordsLost, match="group 0 is not in the buffer"):
         await buffer.load_groups([0])
     entry = await buffer.take_step(claim, 3)
     assert isinstance(entry, LedgerEntry)
@@ -172,5 +172,5 @@ async def test_group_bytes_are_what_the_journals_hold(buffer: TrajectoryBuffer) 
     sizes = await buffer.group_bytes(groups[::-1])
     records = [START, turn(0), turn(1)]
     assert sizes == [2 * sum(len(codec.encode(record)) for record in records)] * 2
-    with pytest.raises(CorruptRecord, match="group 99"):
+    with pytest.raises(RecordsLost, match="group 99"):
         await buffer.group_bytes([99])

@@ -18,14 +18,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stream_rl.buffer import RunRules, RunSnapshot, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.consumer.batching import flatten, mini_batch_groups
-from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import process_group
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.trainer import run_trainer
 from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import gather
-from stream_rl.errors import TrainerSuperseded
+from stream_rl.errors import RecordsLost, TrainerSuperseded
 from stream_rl.metrics.turn_log import read
 from stream_rl.sample import Group, WeightVersion
 
@@ -199,26 +198,23 @@ def test_an_engine_that_fails_its_update_is_taken_off_and_served_when_it_joins_a
     assert not rollouts.engine.paused
 
 
-def test_steps_whose_records_are_lost_are_covered_by_a_checkpoint_at_once(
+def test_a_step_whose_records_are_lost_before_they_are_read_is_taken_again(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, save = Publication.publish, Checkpoints.save
-    saved = []
+    load_groups, asked = TrajectoryBuffer.load_groups, []
 
-    def lose(self: Publication, version: WeightVersion) -> None:
-        publish(self, version)
-        if version.step == 3:
-            self._buffer.torn_groups.add(4)
+    async def losing(self: TrajectoryBuffer, wanted: list[int]) -> list[Group]:
+        asked.append(wanted)
+        if len(asked) in (2, 3):
+            raise RecordsLost("Redis came back without them")
+        return await load_groups(self, wanted)
 
-    def recording(self: Checkpoints, step: int, *state: Any) -> int:
-        saved.append(step)
-        return save(self, step, *state)
-
-    monkeypatch.setattr(Publication, "publish", lose)
-    monkeypatch.setattr(Checkpoints, "save", recording)
+    monkeypatch.setattr(TrajectoryBuffer, "load_groups", losing)
     with run.rollouts():
         run.train()
-    assert saved == [2, 3, 4, 6]
+    assert asked[1] == asked[2] == asked[3]
+    assert [line["step"] for line in run.lines()] == [1, 2, 3, 4, 5, 6]
+    assert len({group for line in run.lines() for group in line["groups"]}) == run.snapshot().trained
 
 
 def test_a_newer_trainer_supersedes_this_one(run: Run) -> None:

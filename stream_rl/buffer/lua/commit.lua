@@ -1,36 +1,36 @@
 #!lua
 -- Appends records to a journal for the newest lease, and perhaps ends the sample; the last sibling to finish completes
--- its group, or filters it when all rewards are equal and the rules ask for that.
--- Keys: run, sample:*, journal:*, blob:*, blobs:*, image:*, images, pictured:*, group:*, held:*, live, ready, outcomes.
+-- its group, or filters it when all rewards are equal and the rules ask for that. Each key is read once and written
+-- once: every call costs the server a microsecond, and its arguments are bytes of the append-only file.
+-- Keys: run, sample:*, journal:*, blob:*, blobs:*, image:*, images, pictured:*, group:*, held:*, queue, resume, live,
+--       ready, outcomes.
 -- ARGV: sample, lease, nonce, position, complete turns, response tokens, generated tokens, bytes, status, stop reason,
 --       reward, number of images, the images' names, then the records, large ones as their blobs' names. An empty status
 --       leaves the sample open.
 local sample, position, status = ARGV[1], tonumber(ARGV[4]), ARGV[9]
 local first = 13 + tonumber(ARGV[12])
-local key, records = key_sample(sample), #ARGV - first + 1
-
--- The blob's name and its bytes, of a record that stands beside the journal.
-local function blob_of(record)
-  if string.byte(record) ~= 64 then return nil end
-  local name, size = string.match(record, '^@(.+):(%d+)$')
-  return name, tonumber(size)
-end
+local key, group, records = key_sample(sample), group_of(sample), #ARGV - first + 1
+local was = fields_of(key, 'lease', 'nonce', 'state', 'holder', 'records', 'turns', 'response', 'generated', 'bytes')
 
 local function refused()
   count('refused_commits')
   return {'lease_lost'}
 end
 
-if not holds(sample, ARGV[2], ARGV[3]) then return refused() end
-local state, length = state_of(sample), number_of(key, 'records')
-if state == 'finished' and status ~= '' and length == position + records then return {'ok'} end
-if state ~= 'leased' then return refused() end
+if was.lease ~= ARGV[2] or was.nonce ~= ARGV[3] then return refused() end
+local length = tonumber(was.records)
+if was.state == 'finished' and status ~= '' and length == position + records then return {'ok'} end
+if was.state ~= 'leased' then return refused() end
 
 -- Blobs and images were written before this call, and expire unless it names them. Which of them are not there?
+local blobs = {}
 local function absent()
   for place = first, #ARGV do
-    local name, size = blob_of(ARGV[place])
-    if name and redis.call('STRLEN', key_blob(sample .. ':' .. name)) ~= size then return {'unstored'} end
+    if string.byte(ARGV[place]) == 64 then
+      local name, size = string.match(ARGV[place], '^@(.+):(%d+)$')
+      if redis.call('STRLEN', key_blob(sample .. ':' .. name)) ~= tonumber(size) then return {'unstored'} end
+      blobs[#blobs + 1] = name
+    end
   end
   local missing = {'no_image'}
   for place = 13, first - 1 do
@@ -39,41 +39,56 @@ local function absent()
   return #missing > 1 and missing or nil
 end
 
-local function append()
+local function keep_named()
   for place = 13, first - 1 do
-    if redis.call('SADD', key_pictured(group_of(sample)), ARGV[place]) == 1 then
+    if redis.call('SADD', key_pictured(group), ARGV[place]) == 1 then
       redis.call('HINCRBY', key_images, ARGV[place], 1)
       redis.call('PERSIST', key_image(ARGV[place]))
     end
   end
-  for place = first, #ARGV do
-    redis.call('RPUSH', key_journal(sample), ARGV[place])
-    local name = blob_of(ARGV[place])
-    if name then
-      redis.call('PERSIST', key_blob(sample .. ':' .. name))
-      redis.call('SADD', key_blobs(sample), name)
-    end
+  for _, name in ipairs(blobs) do
+    redis.call('PERSIST', key_blob(sample .. ':' .. name))
+    redis.call('SADD', key_blobs(sample), name)
   end
-  redis.call('HINCRBY', key, 'records', records)
-  redis.call('HINCRBY', key, 'turns', ARGV[5])
-  redis.call('HINCRBY', key, 'response', ARGV[6])
-  redis.call('HINCRBY', key, 'generated', ARGV[7])
-  redis.call('HINCRBY', key, 'bytes', ARGV[8])
-  count('journal_bytes', ARGV[8])
-  count('committed_turns', ARGV[5])
 end
 
+-- What the call changes in the sample's hash and in the run's, field, value, field, value, ...
+local of_sample, of_run = {}, {}
+local function set(fields, name, value)
+  fields[#fields + 1] = name
+  fields[#fields + 1] = value
+end
+
+local function write(key, fields)
+  if #fields > 0 then redis.call('HSET', key, unpack(fields)) end
+end
+
+local run = fields_of(key_run, 'journal_bytes', 'committed_turns', 'outcomes', 'group_size')
 if length == position then
   local missing = absent()
   if missing then return missing end
-  append()
+  keep_named()
+  if records > 0 then
+    redis.call('RPUSH', key_journal(sample), unpack(ARGV, first))
+    for place, name in ipairs({'turns', 'response', 'generated', 'bytes'}) do
+      was[name] = int(was[name] + ARGV[4 + place])
+      set(of_sample, name, was[name])
+    end
+    set(of_sample, 'records', int(length + records))
+    set(of_run, 'journal_bytes', int(run.journal_bytes + ARGV[8]))
+    set(of_run, 'committed_turns', int(run.committed_turns + ARGV[5]))
+  end
 elseif length ~= position + records or redis.call('LINDEX', key_journal(sample), -1) ~= ARGV[#ARGV] then
   return {'mismatch', length}
 end
-if status == '' then return {'ok'} end
+if status == '' then
+  write(key, of_sample)
+  write(key_run, of_run)
+  return {'ok'}
+end
 
-local function complete(group)
-  local size, lowest, highest = rule('group_size'), math.huge, -math.huge
+local function complete(v0)
+  local size, lowest, highest = tonumber(run.group_size), math.huge, -math.huge
   for index = 0, size - 1 do
     local reward = number_of(key_group(group), 'reward:' .. index)
     lowest, highest = math.min(lowest, reward), math.max(highest, reward)
@@ -85,15 +100,21 @@ local function complete(group)
     count('untrainable')
   else
     redis.call('HSET', key_group(group), 'state', 'complete')
-    redis.call('ZADD', key_ready, redis.call('HGET', key_group(group), 'v0'), group)
+    redis.call('ZADD', key_ready, v0, group)
     redis.call('HSET', key_run, 'untrainable', 0)
   end
 end
 
-local group = group_of(sample)
-unhold(sample)
-redis.call('HSET', key, 'state', 'finished', 'status', status, 'stop_reason', ARGV[10], 'reward', ARGV[11])
-redis.call('HSET', key_group(group), 'reward:' .. index_of(sample), ARGV[11])
-record_outcome(sample, 'finished', status, ARGV[10], ARGV[11])
-if redis.call('HINCRBY', key_group(group), 'finished', 1) == rule('group_size') then complete(group) end
+local of_group = fields_of(key_group(group), 'v0', 'finished', 'state')
+redis.call('SREM', key_held(was.holder), sample)
+for place, name in ipairs({'status', 'stop_reason', 'reward'}) do set(of_sample, name, ARGV[8 + place]) end
+set(of_sample, 'state', 'finished')
+set(of_run, 'outcomes', int(run.outcomes + 1))
+write(key, of_sample)
+write(key_run, of_run)
+redis.call('HSET', key_group(group), 'reward:' .. index_of(sample), ARGV[11], 'finished',
+  int(of_group.finished + 1))
+push_outcome(run.outcomes + 1, sample, 'finished', status, ARGV[10], ARGV[11], was, of_group.v0)
+-- A trained group whose records were lost and played again is whole, and stays trained.
+if of_group.finished + 1 == tonumber(run.group_size) and of_group.state == 'live' then complete(of_group.v0) end
 return {'ok'}

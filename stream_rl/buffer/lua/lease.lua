@@ -23,11 +23,15 @@ for _, silent in ipairs(redis.call('ZRANGEBYSCORE', key_holders, '-inf', now_ms(
   redis.call('HDEL', key_terms, silent)
 end
 
-local function row(sample)
-  local fields = redis.call('HMGET', key_sample(sample), 'lease', 'records', 'bytes', 'returned')
-  local group = redis.call('HMGET', key_group(group_of(sample)), 'prompt', 'v0')
-  return {sample, fields[1], group[1], group[2], fields[2], fields[3], fields[4] or ''}
+local abouts = {}
+local function row(sample, fields)
+  local group = group_of(sample)
+  abouts[group] = abouts[group] or redis.call('HMGET', key_group(group), 'prompt', 'v0')
+  local returned = fields.returned == '0' and '' or fields.returned
+  return {sample, fields.lease, abouts[group][1], abouts[group][2], fields.records, fields.bytes, returned}
 end
+
+local function about(sample) return fields_of(key_sample(sample), 'lease', 'nonce', 'records', 'bytes', 'returned') end
 
 local rows, full = {}, ''
 local function answer() return {rows, redis.call('SCARD', key_held(holder)), full} end
@@ -36,7 +40,8 @@ if redis.call('HGET', key_run, 'state') ~= 'running' or not redis.call('ZSCORE',
 end
 if redis.call('HGET', key_requests, holder) == nonce then
   for _, sample in ipairs(redis.call('SMEMBERS', key_held(holder))) do
-    if redis.call('HGET', key_sample(sample), 'nonce') == nonce then rows[#rows + 1] = row(sample) end
+    local fields = about(sample)
+    if fields.nonce == nonce then rows[#rows + 1] = row(sample, fields) end
   end
   return answer()
 end
@@ -49,12 +54,12 @@ if room < wanted then wanted, full = math.max(room, 0), 'buffer.max_leased_sampl
 local function hand_out(queue)
   local popped = redis.call('ZPOPMIN', queue, wanted - #rows)
   for place = 1, #popped, 2 do
-    local sample = popped[place]
-    redis.call('HSET', key_sample(sample), 'state', 'leased', 'nonce', nonce, 'holder', holder)
-    redis.call('HINCRBY', key_sample(sample), 'lease', 1)
+    local sample, fields = popped[place], about(popped[place])
+    fields.lease = tostring(fields.lease + 1)
+    redis.call('HSET', key_sample(sample), 'state', 'leased', 'nonce', nonce, 'holder', holder, 'lease', fields.lease)
     redis.call('SADD', key_held(holder), sample)
-    rows[#rows + 1] = row(sample)
-    if rows[#rows][5] ~= '0' then count('resumes') end
+    rows[#rows + 1] = row(sample, fields)
+    if fields.records ~= '0' then count('resumes') end
   end
 end
 
@@ -74,10 +79,16 @@ end
 local function admit(engine)
   local group = count('groups') - 1
   count('admitted')
-  redis.call('HSET', key_group(group), 'v0', engine, 'prompt', next_prompt(group), 'state', 'live', 'refills', 0,
-    'finished', 0)
+  local hash, queued = {'v0', engine, 'prompt', next_prompt(group), 'state', 'live', 'refills', '0', 'finished', '0'}, {}
+  for index = 0, rule('group_size') - 1 do
+    local sample = sample_name(group, index, '0')
+    begin_sample(sample)
+    hash[#hash + 1], hash[#hash + 2] = 'attempt:' .. index, '0'
+    queued[#queued + 1], queued[#queued + 2] = group, sample
+  end
+  redis.call('HSET', key_group(group), unpack(hash))
+  redis.call('ZADD', key_queue, unpack(queued))
   redis.call('ZADD', key_live, engine, group)
-  for index = 0, rule('group_size') - 1 do new_sample(group, index, '0') end
 end
 
 -- The setting that leaves no room for another group, if any.

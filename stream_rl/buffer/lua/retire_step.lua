@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Retires the oldest ledger entry when it is not after ARGV[3]: the entry, and its groups' records. One step a call, so
 -- that no call is long. Answers the newest step retired so far.
--- Keys: run, ledger, group:*, sample:*, journal:*, blob:*, blobs:*, image:*, images, pictured:*.
+-- Keys: run, ledger, group:*, sample:*, journal:*, blob:*, blobs:*, image:*, images, pictured:*, held:*, queue, resume.
 -- ARGV: incarnation, nonce, oldest step kept for resume.
 local refused = trainer_refused(ARGV[1], ARGV[2])
 if refused then return refused end

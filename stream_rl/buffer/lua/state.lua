@@ -12,6 +12,16 @@ local function number_of(key, field)
   return tonumber(redis.call('HGET', key, field) or '0')
 end
 
+-- A whole number as text: a tenth of what Redis takes to write a Lua number.
+local function int(number) return string.format('%d', number) end
+
+-- Fields of a hash by name, '0' where there is none.
+local function fields_of(key, ...)
+  local named, values = {}, redis.call('HMGET', key, ...)
+  for place, name in ipairs({...}) do named[name] = values[place] or '0' end
+  return named
+end
+
 local function rule(name) return number_of(key_run, name) end
 
 local function count(name, by) return redis.call('HINCRBY', key_run, name, by or 1) end
@@ -83,11 +93,16 @@ end
 
 local function state_of(sample) return redis.call('HGET', key_sample(sample), 'state') end
 
+local function begin_sample(sample)
+  redis.call('HSET', key_sample(sample), 'state', 'queued', 'lease', '0', 'records', '0', 'bytes', '0', 'turns', '0',
+    'response', '0', 'generated', '0')
+end
+
+-- The next attempt of one sibling.
 local function new_sample(group, index, attempt)
   local sample = sample_name(group, index, attempt)
   redis.call('HSET', key_group(group), 'attempt:' .. index, attempt)
-  redis.call('HSET', key_sample(sample), 'state', 'queued', 'lease', 0, 'records', 0, 'bytes', 0, 'turns', 0,
-    'response', 0, 'generated', 0)
+  begin_sample(sample)
   redis.call('ZADD', key_queue, group, sample)
 end
 
@@ -108,20 +123,44 @@ local function forget_blob(sample, name)
   redis.call('SREM', key_blobs(sample), name)
 end
 
--- Deletes a sample's journal at once and its hash soon.
-local function forget_sample(sample)
-  local size = redis.call('HGET', key_sample(sample), 'bytes')
-  if not size then return end
-  count('journal_bytes', -size)
-  for _, name in ipairs(redis.call('SMEMBERS', key_blobs(sample))) do forget_blob(sample, name) end
-  redis.call('UNLINK', key_journal(sample))
-  redis.call('HSET', key_sample(sample), 'bytes', 0)
+-- Deletes a sample's journal at once and its hash soon. Answers the bytes that the journal had.
+local function forget_journal(sample)
+  local gone = {key_journal(sample)}
+  for _, name in ipairs(redis.call('SMEMBERS', key_blobs(sample))) do
+    gone[#gone + 1] = key_blob(sample .. ':' .. name)
+  end
+  if #gone > 1 then gone[#gone + 1] = key_blobs(sample) end
+  redis.call('UNLINK', unpack(gone))
   redis.call('EXPIRE', key_sample(sample), RECEIPT_SECONDS)
+  return number_of(key_sample(sample), 'bytes')
 end
 
+local function forget_sample(sample)
+  count('journal_bytes', -forget_journal(sample))
+  redis.call('HSET', key_sample(sample), 'bytes', '0')
+end
+
+-- An unfinished sample leaves, whoever holds it.
+local function drop_sample(sample)
+  unhold(sample)
+  redis.call('ZREM', key_queue, sample)
+  redis.call('ZREM', key_resume, sample)
+  redis.call('HSET', key_sample(sample), 'state', 'dropped')
+end
+
+local function ended(state) return state == 'finished' or state == 'failed' end
+
 local function forget_group(group)
-  if redis.call('EXISTS', key_group(group)) == 0 then return end
-  for index = 0, rule('group_size') - 1 do forget_sample(current_sample(group, index)) end
+  local attempts, bytes = redis.call('HGETALL', key_group(group)), 0
+  for place = 1, #attempts, 2 do
+    local index = string.match(attempts[place], '^attempt:(%d+)$')
+    if index then
+      local sample = sample_name(group, index, attempts[place + 1])
+      if not ended(state_of(sample)) then drop_sample(sample) end
+      bytes = bytes + forget_journal(sample)
+    end
+  end
+  if bytes > 0 then count('journal_bytes', -bytes) end
   for _, image in ipairs(redis.call('SMEMBERS', key_pictured(group))) do
     if redis.call('HINCRBY', key_images, image, -1) == 0 then
       redis.call('HDEL', key_images, image)
@@ -132,19 +171,22 @@ local function forget_group(group)
 end
 
 -- Numbers and keeps the small record of an attempt that has ended.
-local function record_outcome(sample, kind, status, reason, reward)
-  local group = group_of(sample)
-  local totals = redis.call('HMGET', key_sample(sample), 'turns', 'response', 'generated')
-  redis.call('RPUSH', key_outcomes, cjson.encode({
-    number = count('outcomes'), time = now_ms() / 1000, sample = sample, group = tonumber(group),
-    index = tonumber(index_of(sample)), attempt = tonumber(string.match(sample, '^%d+%-%d+%-(%d+)') or '0'),
-    kind = kind, status = status, stop_reason = reason, reward = reward, turns = tonumber(totals[1]),
-    response_length = tonumber(totals[2]), generated = tonumber(totals[3]), v0 = number_of(key_group(group), 'v0'),
-  }))
+local OUTCOME = '{"number":%d,"time":%.3f,"sample":"%s","group":%s,"index":%s,"attempt":%s,"kind":"%s","status":"%s",'
+  .. '"stop_reason":"%s","reward":"%s","turns":%s,"response_length":%s,"generated":%s,"v0":%s}'
+local function push_outcome(number, sample, kind, status, reason, reward, totals, v0)
+  redis.call('RPUSH', key_outcomes, string.format(OUTCOME, number, now_ms() / 1000, sample, group_of(sample),
+    index_of(sample), string.match(sample, '^%d+%-%d+%-(%d+)') or '0', kind, status, reason, reward, totals.turns,
+    totals.response, totals.generated, v0))
 end
 
--- A group that leaves unfinished: its other siblings are dropped, whoever holds them. Answers the finished ones.
-local function drop_unfinished(group, reason)
+local function record_outcome(sample, kind, status, reason, reward)
+  local totals = fields_of(key_sample(sample), 'turns', 'response', 'generated')
+  local v0 = redis.call('HGET', key_group(group_of(sample)), 'v0') or '0'
+  push_outcome(count('outcomes'), sample, kind, status, reason, reward, totals, v0)
+end
+
+-- A group is given up: its finished siblings are kept, the others dropped.
+local function dead_letter(group, reason, detail)
   local finished = {}
   for index = 0, rule('group_size') - 1 do
     local sample = current_sample(group, index)
@@ -152,21 +194,13 @@ local function drop_unfinished(group, reason)
     if state == 'finished' then
       finished[#finished + 1] = sample
     else
-      if state ~= 'failed' then
+      if not ended(state) then
         if number_of(key_sample(sample), 'lease') > 0 then record_outcome(sample, 'failed', 'aborted', reason, '') end
-        unhold(sample)
-        redis.call('ZREM', key_queue, sample)
-        redis.call('ZREM', key_resume, sample)
-        redis.call('HSET', key_sample(sample), 'state', 'dropped')
+        drop_sample(sample)
       end
       forget_sample(sample)
     end
   end
-  return finished
-end
-
-local function dead_letter(group, reason, detail)
-  local finished = drop_unfinished(group, reason)
   redis.call('HSET', key_dead, group, cjson.encode({
     v0 = number_of(key_group(group), 'v0'), prompt = number_of(key_group(group), 'prompt'), stop_reason = reason,
     detail = detail, finished = finished,
