@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stream_rl.metrics import plots_dashboards
 from stream_rl.metrics.figure import (
     AMBER,
     BLUE,
@@ -47,7 +48,7 @@ STEP_PARTS = ("wait", "load", "train", "publish", "checkpoint")
 
 def panels(run: RunRecords) -> list[Panel]:
     """Every panel of the report, in reading order."""
-    return [draw(run) for draw in PANELS]
+    return [draw(run) for draw in (*PANELS, *plots_dashboards.PANELS)]
 
 
 def reward(run: RunRecords) -> Panel:
@@ -88,7 +89,7 @@ def turn_counts(run: RunRecords) -> Panel:
     levels = sorted({turns for _, counts in bins for turns in counts})
     shares = [[counts[level] / counts.total() for _, counts in bins] for level in levels]
     return Panel(
-        "Turns per sample over the run",
+        "Turns per sample over time",
         "Share of the finished samples by the number of turns they took.",
         [heat([start for start, _ in bins], levels, shares, GREENS)],
         axes("finished samples", "turns", dtick=1),
@@ -108,7 +109,7 @@ def response_length(run: RunRecords) -> Panel:
 def lag(run: RunRecords) -> Panel:
     """Lags at consumption against the knobs that bounded them when each step was taken."""
     return Panel(
-        "Lag when trained",
+        "Group lag",
         "No token in the loss lies above max_staleness, no group above the largest max_lag since its start.",
         [
             dashed(stepped(_line(run, "max_staleness", "max_staleness", AMBER, 1.2))),
@@ -129,7 +130,7 @@ def mixed_versions(run: RunRecords) -> Panel:
     ]
     layout = axes("step", "share of samples", rangemode="tozero", tickformat=".0%")
     return Panel(
-        "Trajectories written by several weight versions",
+        "Samples of several versions",
         "Episodes go on while weights change: their spans say which version wrote which token.",
         [bars(_column(run, "step"), shares, "share", VIOLET)],
         layout,
@@ -165,7 +166,7 @@ def throughput(run: RunRecords) -> Panel:
     rates = [rate for _, rate in pairs]
     steps = [step for step, _ in pairs]
     return Panel(
-        "Throughput",
+        "Tokens per second",
         "Generated tokens of a step's samples over the time since the step before.",
         [
             trace(steps, rates, "per step", PALE_BLUE, 1.3),
@@ -223,8 +224,8 @@ def stop_reasons(run: RunRecords) -> Panel:
 def log_prob_difference(run: RunRecords) -> Panel:
     """Mean |engine - trainer| log-prob, on the newest version's samples and on all."""
     return Panel(
-        "Engine and trainer log-probs: mean difference",
-        "Same weights on both sides: rounding only, about 1e-7 in float32. All samples: the policy has moved on.",
+        "Engine and trainer",
+        "Mean difference of log-probs. Same weights: rounding only, 1e-7 in float32. All: the policy has moved on.",
         [
             _line(run, "log_prob_difference", "same weights", TEAL),
             _line(run, "log_prob_difference_all", "all samples", GREY, 1.3),
@@ -236,7 +237,7 @@ def log_prob_difference(run: RunRecords) -> Panel:
 def entropy(run: RunRecords) -> Panel:
     """Policy entropy and the gradient's norm."""
     return Panel(
-        "Entropy and gradient norm",
+        "Entropy",
         "Entropy that falls to zero early ends exploration; a growing norm announces divergence.",
         [_line(run, "entropy", "entropy (nats)", BLUE), _line(run, "grad_norm", "gradient norm", AMBER, 1.3)],
         axes("step", "", rangemode="tozero"),
@@ -247,7 +248,7 @@ def clipping(run: RunRecords) -> Panel:
     """Share of tokens whose ratio PPO clipped, and the share masked for their age."""
     masked = [step["masked_tokens"] / max(1, step["generated_tokens"]) for step in run.steps]
     return Panel(
-        "Clipped and masked tokens",
+        "Clipped tokens",
         "Clipped: the ratio left its bounds. Masked: generated more than max_staleness versions ago.",
         [
             _line(run, "clip_share", "clipped", VIOLET),

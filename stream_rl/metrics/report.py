@@ -12,7 +12,8 @@ import jinja2
 import orjson
 from plotly.offline import get_plotlyjs
 
-from stream_rl.metrics.figure import COLOURS
+from stream_rl.metrics.dashboards import DASHBOARDS
+from stream_rl.metrics.figure import COLOURS, Panel
 from stream_rl.metrics.plots import panels
 from stream_rl.metrics.run_folder import LoggedTurn, Record, RunRecords, versions_of
 from stream_rl.sample import SampleId, WeightVersion
@@ -20,6 +21,9 @@ from stream_rl.sample import SampleId, WeightVersion
 __all__ = ["render", "tiles", "trajectories", "write_report"]
 
 SHOWN_TRAJECTORIES = 8
+SECTIONS = sorted(DASHBOARDS[1:], key=lambda shown: shown.name != "trainer")
+"""The dashboards in the order of the report: what is learned comes first. The overview repeats what others have."""
+ALONE = "From the logs alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def render(run: RunRecords) -> str:
         name=run.config.name,
         config=run.config,
         tiles=tiles(run.summary),
-        panels=drawn,
+        sections=sections(drawn),
         figures=_script([{"data": panel.data, "layout": panel.layout} for panel in drawn]),
         trajectories=trajectories(run),
         changes=[_readable(change) for change in run.changes],
@@ -72,6 +76,18 @@ def render(run: RunRecords) -> str:
         settings=run.config.dump(),
         plotly=get_plotlyjs(),
     )
+
+
+def sections(drawn: Sequence[Panel]) -> list[tuple[str, list[tuple[int, Panel]]]]:
+    """The panels with their places, under the title of the dashboard that has them too; the rest at the end."""
+    placed = list(enumerate(drawn))
+    named = [
+        (title, [(place, panel) for place, panel in placed if panel.title in titles])
+        for title, titles in ((shown.title, {panel.title for panel in shown.panels}) for shown in SECTIONS)
+    ]
+    known = {place for _, panels_of in named for place, _ in panels_of}
+    rest = [(place, panel) for place, panel in placed if place not in known]
+    return [(title, panels_of) for title, panels_of in [*named, (ALONE, rest)] if panels_of]
 
 
 def tiles(summary: Record) -> list[Tile]:

@@ -45,6 +45,7 @@ class RunRecords:
 
     trajectories  sample id -> its records in order; a restarted sample's earlier ones are replaced
     turn_seconds  part of a turn, as named in the turn log -> seconds, one entry per logged record
+    turn_places   the turn's place in its episode, of the same records
     changes       the audit list of settings that were changed after the run's first start
     """
 
@@ -54,6 +55,7 @@ class RunRecords:
     samples: Sequence[Record]
     trajectories: Mapping[str, Sequence[LoggedTurn]] = field(default_factory=dict)
     turn_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    turn_places: Sequence[int] = ()
     changes: Sequence[Record] = ()
 
     @property
@@ -73,9 +75,11 @@ class RunRecords:
         config = Config.load(folder / "config.yaml")
         logged: dict[str, list[tuple[float, int, LoggedTurn]]] = defaultdict(list)
         seconds = {part: array("d") for part in TURN_PARTS}
+        places = array("q")
         for record in turn_records(folder):
             turn = LoggedTurn(record["turn"], record["generated"], tuple(record["versions"]))
             logged[record["sample"]].append((record["time"], record["position"], turn))
+            places.append(record["turn"])
             for part, values in seconds.items():
                 values.append(record[part])
         return cls(
@@ -85,6 +89,7 @@ class RunRecords:
             samples=ended_samples(folder),
             trajectories={sample: _surviving(turns) for sample, turns in logged.items()},
             turn_seconds=seconds,
+            turn_places=places,
             changes=list(read(folder / "changes.jsonl")),
         )
 

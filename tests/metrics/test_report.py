@@ -128,7 +128,7 @@ def test_a_restarted_sample_shows_its_last_course(tmp_path: Path) -> None:
 
 def test_panels_hold_a_value_for_every_step(run: RunRecords) -> None:
     drawn = {panel.title: panel for panel in panels(run)}
-    for title in ("Reward", "Lag when trained", "Turns per sample", "Seconds per step"):
+    for title in ("Reward", "Group lag", "Turns per sample", "Seconds per step"):
         for trace in drawn[title].data:
             assert len(trace["x"]) == len(trace["y"]) == STEPS
 
@@ -173,7 +173,7 @@ def test_changed_settings_are_listed_and_marked(tmp_path: Path) -> None:
 
 
 def test_the_pause_of_a_restart_is_no_throughput(run: RunRecords) -> None:
-    (panel,) = [panel for panel in panels(run) if panel.title == "Throughput"]
+    (panel,) = [panel for panel in panels(run) if panel.title == "Tokens per second"]
     assert 41 not in panel.data[0]["x"]
     assert panel.data[0]["y"][0] == pytest.approx(130 / 2.0)
 
