@@ -260,16 +260,28 @@ class SchedulingConfig(Settings):
 
 
 class EvaluationConfig(Settings):
-    """The evaluation after the last step."""
+    """Episodes on held-out prompts: after the last step, and every so many before it."""
 
     episodes: int = Field(64, ge=0)
-    """Episodes on held-out prompts; 0 turns evaluation off."""
+    """Episodes of one evaluation; 0 turns evaluation off."""
+    every: int | None = Field(None, gt=0)
+    """Steps between evaluations of one version on one engine, while the run goes on. Empty: only after the last."""
+    samples: int = Field(1, gt=0)
+    """Episodes of each prompt; above 1 the share of prompts solved in so many tries is told as well (pass@k)."""
+    pass_reward: float = 1.0
+    """Reward from which on an episode has solved its prompt."""
     temperature: float = Field(1.0, ge=0)
     """Sampling temperature; 0 is greedy."""
     agent: str | None = None
     """Loop of rows without `agent_name`. Empty: `rollout.agent`."""
     deadline: float = Field(600.0, gt=0)
     """Seconds after which the evaluation ends with the episodes it has."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.episodes % self.samples:
+            raise ValueError(f"episodes={self.episodes} cannot be divided into samples={self.samples} of each prompt")
+        return self
 
 
 class MetricsConfig(Settings):

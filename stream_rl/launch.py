@@ -142,10 +142,10 @@ class RayProcesses:
             ]
             await asyncio.gather(*[_result(actor.run) for actor in actors])
 
-    async def evaluation(self) -> float:
-        """Plays the held-out episodes in an actor of their own."""
+    async def evaluation(self, engine_id: str | None = None) -> float:
+        """Plays the held-out episodes in an actor of their own; on that pinned engine, or on all."""
         async with _actor(ProducerProcess, self._config, "evaluation", self._buffer_url) as actor:
-            return float(await _result(actor.evaluate))
+            return float(await _result(actor.evaluate, engine_id))
 
 
 class EngineProcess:
@@ -187,11 +187,11 @@ class ProducerProcess:
             self._config, producer_id=self._producer_id, buffer_url=self._buffer_url, stop=asyncio.Event()
         )
 
-    async def evaluate(self) -> float:
+    async def evaluate(self, engine_id: str | None) -> float:
         """Mean reward of the held-out episodes."""
         from stream_rl.producer.evaluation import evaluate
 
-        result = await evaluate(self._config, buffer_url=self._buffer_url)
+        result = await evaluate(self._config, buffer_url=self._buffer_url, engine_id=engine_id)
         logger.info("%s", result)
         return result.mean_reward
 
@@ -250,7 +250,7 @@ async def _actor(kind: type, *args: Any, gpus: float = 0.0, threads: int = 1) ->
         ray.kill(actor)
 
 
-async def _result(method: Any) -> Any:
+async def _result(method: Any, *arguments: Any) -> Any:
     """Awaits an actor's method.
 
     Raises:
@@ -258,7 +258,7 @@ async def _result(method: Any) -> Any:
         ProcessDied: the actor raised anything else, or is gone.
     """
     try:
-        return await method.remote()
+        return await method.remote(*arguments)
     except RayTaskError as error:
         if isinstance(error.cause, UserError | NoTrainableBatch):
             raise error.cause from None

@@ -27,6 +27,7 @@ from stream_rl.buffer.records import RecoveryKind
 from stream_rl.config import Config
 from stream_rl.errors import NoTrainableBatch, ProcessDied, RepeatedDeaths, StreamRLError, UserError
 from stream_rl.metrics.exporter import serve_metrics
+from stream_rl.pinned_evaluation import PinnedEvaluations
 from stream_rl.recording import Progress, RunRecorder
 
 __all__ = ["DeathBudget", "Processes", "Supervisor"]
@@ -49,8 +50,8 @@ class Processes(Protocol):
     async def trainer(self) -> None:
         """Runs all ranks of the trainer until the last step or the drain."""
 
-    async def evaluation(self) -> float:
-        """Plays the held-out episodes; their mean reward."""
+    async def evaluation(self, engine_id: str | None = None) -> float:
+        """Plays the held-out episodes on that pinned engine, or on all; their mean reward."""
 
 
 class DeathBudget:
@@ -115,6 +116,7 @@ class Supervisor:
         await self._buffer.open_run(RunRules.of(self._config))
         for engine in await self._buffer.engines():  # of an earlier session of this run
             await self._buffer.engine_left(engine.engine_id)
+            await self._buffer.release_engine(engine.engine_id)
         metrics_url = serve_metrics(self._config.metrics.host, self._config.metrics.port)
         self._recorder.announce(buffer_url, metrics_url, resume=resume)
         await self._buffer.register_process(_process("supervisor", os.getpid(), metrics_url))
@@ -143,7 +145,14 @@ class Supervisor:
                 tasks.create_task(self._keep("producer", self._processes.producer, index))
                 for index in range(config.producer.count)
             ]
+            evaluations = PinnedEvaluations(
+                self._buffer, self._processes.evaluation, self._progress.say, pause=config.supervision.heartbeat
+            )
+            if config.evaluation.every and config.evaluation.episodes:
+                keepers.append(tasks.create_task(evaluations.watch()))
             await self._keep("trainer", self._processes.trainer)
+            if self._draining is None:
+                await evaluations.finish(config.evaluation.deadline)
             self._ending = True
             if self._draining is None and config.evaluation.episodes:
                 await self._evaluate()

@@ -56,11 +56,29 @@ class EngineCalls:
         await self._connection.script("engine_left", engine_id)
         self._served.pop(engine_id, None)
 
+    async def pin_engine(self, engine_id: str, seconds: float) -> bool:
+        """Keeps an engine at the version that it serves until `release_engine`, at most for `seconds`.
+
+        The trainer does not update it meanwhile. Where other engines serve, it counts as serving no more.
+
+        Returns:
+            False when it does not serve.
+        """
+        return bool(await self._connection.script("engine_pinned", engine_id, round(1000 * seconds)))
+
+    async def release_engine(self, engine_id: str) -> None:
+        """Lets the trainer update a pinned engine again."""
+        await self._connection.pipeline(lambda pipe: [pipe.hdel(self._connection.key("pins"), engine_id)])
+
     async def engines(self) -> list[EngineRecord]:
         """Every engine that has joined and not left, by id."""
-        names = [self._connection.key(name) for name in ("engines", "versions")]
-        known, versions = await self._connection.pipeline(lambda pipe: [pipe.hgetall(name) for name in names])
-        return engine_records(known, versions)
+        names = [self._connection.key(name) for name in ("engines", "versions", "pins")]
+        known, versions, pins, (seconds, micros) = await self._connection.pipeline(
+            lambda pipe: [*(pipe.hgetall(name) for name in names), pipe.time()]
+        )
+        now_ms = 1000 * seconds + micros // 1000
+        pinned = {engine: until.split()[1] for engine, until in pins.items() if int(until.split()[0]) > now_ms}
+        return engine_records(known, versions, pinned)
 
     async def _serve(self, engine_id: str, version: WeightVersion, pid: int | None) -> list[Any]:
         reply: list[Any] = await self._connection.script(
@@ -69,15 +87,18 @@ class EngineCalls:
         return reply
 
 
-def engine_records(known: Mapping[bytes, bytes], versions: Mapping[bytes, bytes]) -> list[EngineRecord]:
-    """The engines as the hashes of the same names have them."""
+def engine_records(
+    known: Mapping[bytes, bytes], versions: Mapping[bytes, bytes], pinned: Mapping[bytes, bytes] | None = None
+) -> list[EngineRecord]:
+    """The engines as the hashes of the same names have them; `pinned` has the version of each that is pinned now."""
     records = []
     for engine, text in sorted(known.items()):
-        about, version = orjson.loads(text), versions.get(engine)
+        about, version, pin = orjson.loads(text), versions.get(engine), (pinned or {}).get(engine)
         records.append(
             EngineRecord(
                 engine.decode(), about["url"], about["pid"], "serving" if version else "joining",
                 WeightVersion.parse(version.decode()) if version else None,
+                WeightVersion.parse(pin.decode()) if pin else None,
             )
         )  # fmt: skip
     return records

@@ -22,6 +22,7 @@ SINGLE = {
     "engines": "hash: engine -> JSON of its url and pid",
     "versions": "hash: serving engine -> version text",
     "serving": "sorted set: serving engines, scored by version step",
+    "pins": "hash: engine kept at its version -> the server time (ms) at which that ends, and the version",
     "ledger": "hash: step -> JSON of the groups and the knobs in force",
     "outcomes": "list: JSON of each ended attempt",
     "dead": "hash: dead-lettered group -> JSON of why",

@@ -139,13 +139,17 @@ class RunRules:
 
 @dataclass(frozen=True, slots=True)
 class EngineRecord:
-    """One SGLang server. It takes requests only when it serves; a joining one has no version yet."""
+    """One SGLang server. It takes requests only when it serves; a joining one has no version yet.
+
+    `pinned` is the version that an evaluation plays on, at which the engine stays meanwhile.
+    """
 
     engine_id: str
     url: str
     pid: int
     state: Literal["joining", "serving"]
     version: WeightVersion | None = None
+    pinned: WeightVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,12 @@
                     manifest.json  step, and the size and CRC-32 of every other file
     checkpoints/hf/              the trained model as a Hugging Face folder, at the end of the run
 
+    save: copy the shards ─► return to training        beside it: write ─► manifest ─► rename ─► remove the oldest
+
 Invariants: a folder appears under its name by one rename, after everything in it is on disk; a folder whose files are
-not what its manifest says is never loaded. Nothing of the random generators is stored: a step seeds them from its
-number. The trainer's incarnation is not stored either: the buffer hands it out.
+not what its manifest says is never loaded; the steps that a checkpoint covers are given up only once it is whole.
+Nothing of the random generators is stored: a step seeds them from its number, so that it is the same at any world size.
+The trainer's incarnation is not stored either: the buffer hands it out.
 """
 
 from __future__ import annotations
@@ -15,15 +18,19 @@ import logging
 import os
 import shutil
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.utils._pytree import tree_map_only
 
 from stream_rl.consumer.collectives import barrier, broadcast
 from stream_rl.consumer.model import Policy
@@ -36,32 +43,56 @@ _BLOCK = 1 << 20
 
 
 class Checkpoints:
-    """The checkpoints of one run. Every method that is marked so is a collective over the trainer's ranks."""
+    """The checkpoints of one run. Every method that is marked so is a collective over the trainer's ranks.
 
-    def __init__(self, folder: Path, kept: int) -> None:
+    Args:
+        folder: where they are, reached by all ranks.
+        kept: how many of the newest are kept.
+        timeout: seconds that writing one may take.
+    """
+
+    def __init__(self, folder: Path, kept: int, timeout: float = 1800.0) -> None:
         self.folder = folder
         self._kept = kept
+        self._timeout = timeout
+        # Writing goes on beside training, whose collectives must not meet its own.
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[int] | None = None
 
-    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer) -> int:
-        """Writes the checkpoint of a step and removes those no longer kept. A collective.
-
-        Returns:
-            The oldest step that is kept.
-        """
+    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
+        """Copies the state of a step and begins to write it; waits for the one before. A collective."""
+        if self._writing is not None:
+            self._writing.result(self._timeout)
         partial = self.folder / f".partial-{_name(step)}"
         if dist.get_rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         barrier()
-        save(_state(policy, optimizer), checkpoint_id=partial)
-        barrier()
+        self._writing = self._threads.submit(self._write, step, partial, _copied(_state(policy, optimizer)))
+
+    def completed(self, *, wait: bool = False) -> int | None:
+        """The oldest step that is kept, on rank 0, when a checkpoint has become whole since this was last asked.
+
+        Args:
+            wait: for the one that is being written, if there is one.
+
+        Raises:
+            OSError, CheckpointException: it could not be written.
+        """
+        if self._writing is None or not (wait or self._writing.done()):
+            return None
+        oldest, self._writing = self._writing.result(self._timeout), None
+        return oldest
+
+    def _write(self, step: int, partial: Path, state: dict[str, Any]) -> int:
+        save(state, checkpoint_id=partial, process_group=self._group)
         if dist.get_rank() == 0:
             _write_manifest(partial, step)
             publish_folder(partial, self.folder / _name(step))
             for old in self.steps()[: -self._kept]:
                 shutil.rmtree(self.folder / _name(old))
-        barrier()
-        return self.steps()[0]
+        return self.steps()[0] if self.steps() else 0
 
     def load_newest(self, policy: Policy, optimizer: torch.optim.Optimizer, *, at_most: int) -> int:
         """Loads the newest whole checkpoint, whatever world size wrote it. A collective.
@@ -117,6 +148,13 @@ def _name(step: int) -> str:
 def _state(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     model, optimizer_state = get_state_dict(policy, optimizer)
     return {"model": model, "optimizer": optimizer_state}
+
+
+@torch.no_grad()
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """The state in memory of its own, on the CPU: training may go on with what it was taken of."""
+    copied: dict[str, Any] = tree_map_only(Tensor, lambda value: value.detach().to("cpu", copy=True), state)
+    return copied
 
 
 def _write_manifest(folder: Path, step: int) -> None:

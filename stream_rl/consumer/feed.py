@@ -45,15 +45,16 @@ class Feed:
     Args:
         runner: the event loop that drives the buffer.
         buffer: this rank's own connection.
-        serve_joining: awaited on rank 0 while there are engines without weights: gives them some.
+        update_engines: awaited on rank 0 between rounds, and while there are engines without weights: gives weights to
+            those that have not got the newest.
     """
 
     def __init__(
-        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, serve_joining: Callable[[], Awaitable[None]]
+        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, update_engines: Callable[[], Awaitable[None]]
     ) -> None:
         self._runner = runner
         self._buffer = buffer
-        self._serve_joining = serve_joining
+        self._update_engines = update_engines
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._claim = TrainerClaim(0, 0)
         self.waited: dict[str, float] = {}
@@ -143,6 +144,7 @@ class Feed:
         draining = (await self._buffer.snapshot()).state is RunState.DRAINING
         if draining and step > self._claim.ledger_steps:
             return RunState.DRAINING
+        await self._update_engines()
         while (asked := clock()) < end:
             answer = await self._buffer.take_step(self._claim, step)
             if isinstance(answer, LedgerEntry):
@@ -150,7 +152,7 @@ class Feed:
             if draining:  # nobody plays what a replay waits for
                 return RunState.DRAINING
             if answer.engines_joining:
-                await self._serve_joining()
+                await self._update_engines()
             await asyncio.sleep(POLL_SECONDS)
             self.waited[answer.reason] = self.waited.get(answer.reason, 0.0) + clock() - asked
         return RunState.RUNNING

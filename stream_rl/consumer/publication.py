@@ -2,7 +2,8 @@
 
 Invariants: an engine is recorded as serving a version only after it said that it does; one that failed its update is
 taken off the buffer's list, so that it gets no requests until its keeper brings it back as a joining one; joining
-engines get the version that was published last, never an unpublished one.
+engines get the version that was published last, never an unpublished one; one that an evaluation has pinned keeps its
+version until it is released, and is brought up to date then.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from stream_rl.sample import WeightVersion
 __all__ = ["Publication"]
 
 logger = logging.getLogger(__name__)
+
+START_SECONDS = 120.0
+"""What the start of an evaluation may take, and its end; whoever keeps it releases the engine before, if it can."""
 
 
 class Publication:
@@ -63,12 +67,36 @@ class Publication:
         """Leaves nothing open."""
         self._runner.run(self._transport.close())
 
-    async def update_joining(self) -> None:
-        """Gives engines that joined since the last publication its version. Rank 0 only."""
-        await self._update([engine for engine in await self._buffer.engines() if engine.state == "joining"])
+    def pin(self, seconds: float) -> None:
+        """Keeps one engine at the version that was published last: an evaluation of at most `seconds` plays on it.
+
+        Nothing happens while another is still pinned: an evaluation that takes longer than the steps between two costs
+        the second.
+        """
+        if dist.get_rank() == 0:
+            self._runner.run(self._pin(seconds))
+
+    async def update_behind(self) -> None:
+        """Gives engines that joined or were released since the last publication its version. Rank 0 only."""
+        await self._update([engine for engine in await self._free() if engine.version != self._version])
 
     async def _update_all(self) -> None:
-        await self._update(await self._buffer.engines())
+        await self._update(await self._free())
+
+    async def _free(self) -> list[EngineRecord]:
+        return [engine for engine in await self._buffer.engines() if engine.pinned is None]
+
+    async def _pin(self, seconds: float) -> None:
+        engines = await self._buffer.engines()
+        if any(engine.pinned is not None for engine in engines):
+            logger.warning("version %s is not evaluated: the evaluation before it goes on", self._version)
+            return
+        for engine in engines:
+            if engine.version == self._version and await self._buffer.pin_engine(
+                engine.engine_id, seconds + START_SECONDS
+            ):
+                return
+        logger.warning("version %s is not evaluated: no engine serves it", self._version)
 
     async def _update(self, engines: Sequence[EngineRecord]) -> None:
         if self._version is None or not engines:

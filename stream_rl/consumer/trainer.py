@@ -116,6 +116,7 @@ class Trainer:
         while step < self._config.trainer.steps and self._step(step + 1):
             step += 1
         self._checkpoint(step)
+        self._give_up_old(wait=True)
         self._publication.close()
         if step == self._config.trainer.steps:
             self._folders.write_to(self._checkpoints.folder / "hf")
@@ -149,9 +150,11 @@ class Trainer:
         with timed(seconds, "publish"):
             if step >= self._level:
                 self._publish(step)
+                self._ask_for_evaluation(step)
         with timed(seconds, "checkpoint"):
             if step % self._config.trainer.checkpoint_every == 0:
                 self._checkpoint(step)
+            self._give_up_old(wait=False)
         spent = {f"{part}_seconds": taken for part, taken in {**seconds, **self._updater.seconds}.items()}
         self._write_line(entry, table, {**asdict(figures), **spent, "wait_reasons": self._feed.waited})
         return True
@@ -169,10 +172,22 @@ class Trainer:
     def _publish(self, step: int) -> None:
         self._publication.publish(WeightVersion(step, self._incarnation))
 
+    def _ask_for_evaluation(self, step: int) -> None:
+        """Every so many steps an engine stays at its version for an evaluation; the last step's comes by itself."""
+        settings = self._config.evaluation
+        if settings.every and settings.episodes and step % settings.every == 0 and step < self._config.trainer.steps:
+            self._publication.pin(settings.deadline)
+
     def _checkpoint(self, step: int) -> None:
         if step != self._saved:
-            self._feed.checkpoints_kept(self._checkpoints.save(step, self._updater.policy, self._updater.optimizer))
+            self._give_up_old(wait=True)
+            self._checkpoints.save(step, self._updater.policy, self._updater.optimizer)
             self._saved = step
+
+    def _give_up_old(self, *, wait: bool) -> None:
+        """Once a checkpoint is whole, the steps before the oldest need not be replayed any more."""
+        if (oldest := self._checkpoints.completed(wait=wait)) is not None:
+            self._feed.checkpoints_kept(oldest)
 
     def _write_line(self, entry: LedgerEntry, table: Floats, figures: dict[str, Any]) -> None:
         if self._log is None:
@@ -204,9 +219,11 @@ def _assemble(
     publication = Publication(runner, buffer, publisher, transport)
     return Trainer(
         config,
-        feed=Feed(runner, buffer, publication.update_joining),
+        feed=Feed(runner, buffer, publication.update_behind),
         updater=Updater(policy, config.trainer, device, load_reference(config, policy, device)),
-        checkpoints=Checkpoints(config.folder / "checkpoints", config.trainer.checkpoints_kept),
+        checkpoints=Checkpoints(
+            config.folder / "checkpoints", config.trainer.checkpoints_kept, config.trainer.collective_timeout
+        ),
         folders=folders,
         publication=publication,
     )

@@ -68,9 +68,19 @@ def reward(run: RunRecords) -> Panel:
         [
             _line(run, "reward_mean", "per step", colour=PALE_BLUE, width=1.3),
             {**_line(run, "reward_mean", f"mean of {WINDOW} steps", BLUE, 2.6), "y": moving_mean(rewards, WINDOW)},
+            *_held_out(run),
         ],
         layout,
     )
+
+
+def _held_out(run: RunRecords) -> list[Trace]:
+    """What evaluations gave, at the steps whose version they played."""
+    known = sorted((one["step"], one["mean_reward"]) for one in run.evaluations if one["step"] is not None)
+    if not known:
+        return []
+    steps, rewards = zip(*known, strict=True)
+    return [{**trace(steps, rewards, "held-out prompts", ROSE, 1.3), "mode": "lines+markers"}]
 
 
 def turns(run: RunRecords) -> Panel:

@@ -46,6 +46,7 @@ class RunRecords:
     trajectories  sample id -> its records in order; a restarted sample's earlier ones are replaced
     turn_seconds  part of a turn, as named in the turn log -> seconds, one entry per logged record
     turn_places   the turn's place in its episode, of the same records
+    evaluations   of versions, on held-out prompts, in the order that they ended
     changes       the audit list of settings that were changed after the run's first start
     """
 
@@ -57,6 +58,7 @@ class RunRecords:
     turn_seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     turn_places: Sequence[int] = ()
     changes: Sequence[Record] = ()
+    evaluations: Sequence[Record] = ()
 
     @property
     def step_of(self) -> Mapping[int, int]:
@@ -91,6 +93,7 @@ class RunRecords:
             turn_seconds=seconds,
             turn_places=places,
             changes=list(read(folder / "changes.jsonl")),
+            evaluations=list(read(folder / "evaluations.jsonl")),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from stream_rl.config import ModelConfig, TrainerConfig
+from stream_rl.consumer import checkpoint
 from stream_rl.consumer.checkpoint import MANIFEST, Checkpoints
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import full_tensors
@@ -26,13 +28,21 @@ def updater(model_path: Path) -> Updater:
 
 def save(checkpoints: Checkpoints, updater: Updater, *steps: int) -> int:
     """Saves steps; the weights of step n are all n."""
-    oldest = 0
+    oldest = None
     for step in steps:
-        with torch.no_grad():
-            for parameter in updater.policy.parameters():
-                parameter.fill_(float(step))
-        oldest = checkpoints.save(step, updater.policy, updater.optimizer)
+        fill(updater, float(step))
+        checkpoints.save(step, updater.policy, updater.optimizer)
+        # What is trained meanwhile is not in it.
+        fill(updater, -1.0)
+        oldest = checkpoints.completed(wait=True)
+    assert oldest is not None
     return oldest
+
+
+def fill(updater: Updater, value: float) -> None:
+    with torch.no_grad():
+        for parameter in updater.policy.parameters():
+            parameter.fill_(value)
 
 
 def load(checkpoints: Checkpoints, updater: Updater, at_most: int = 100) -> tuple[int, float]:
@@ -111,3 +121,34 @@ def test_what_an_interrupted_save_left_is_neither_found_nor_in_the_way(updater: 
     save(checkpoints, updater, 2)
     assert [path.name for path in folder.iterdir()] == ["step-000002"]
     assert not (folder / "step-000002" / "half").exists()
+
+
+def test_a_save_is_under_way_until_it_is_whole(
+    updater: Updater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_finish = threading.Event()
+    publish = checkpoint.publish_folder
+
+    def held(partial: Path, final: Path) -> None:
+        assert may_finish.wait(60.0)
+        publish(partial, final)
+
+    monkeypatch.setattr(checkpoint, "publish_folder", held)
+    checkpoints = Checkpoints(tmp_path, kept=3)
+    checkpoints.save(2, updater.policy, updater.optimizer)
+    assert checkpoints.completed() is None
+    assert checkpoints.steps() == []
+    may_finish.set()
+    assert checkpoints.completed(wait=True) == 2
+    assert checkpoints.completed() is None
+
+
+def test_a_save_that_fails_is_told(updater: Updater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(partial: Path, final: Path) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(checkpoint, "publish_folder", full)
+    checkpoints = Checkpoints(tmp_path, kept=3)
+    checkpoints.save(2, updater.policy, updater.optimizer)
+    with pytest.raises(OSError, match="no space left"):
+        checkpoints.completed(wait=True)

@@ -79,8 +79,11 @@ def train_and_save(model_path: Path, folder: Path) -> tuple[list[Any], dict[str,
     updater = trained_updater(model_path)
     figures = train(updater, 1, 2)
     saved = {name: value.numpy() for name, value in gather(updater.policy, torch.float32).items()}
-    Checkpoints(folder, kept=1).save(2, updater.policy, updater.optimizer)
+    checkpoints = Checkpoints(folder, kept=1)
+    checkpoints.save(2, updater.policy, updater.optimizer)
+    # Goes on while it is written.
     figures += train(updater, 3, 4)
+    checkpoints.completed(wait=True)
     return figures, saved, {name: value.numpy() for name, value in gather(updater.policy, torch.float32).items()}
 
 

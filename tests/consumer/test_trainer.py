@@ -2,75 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rollout_source import Rollouts
 from safetensors.torch import load_file
+from trainer_runs import Run, retrain
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stream_rl.buffer import RunRules, RunSnapshot, TrajectoryBuffer
+from stream_rl.buffer import TrajectoryBuffer
 from stream_rl.config import Config
-from stream_rl.consumer.batching import flatten, mini_batch_groups
-from stream_rl.consumer.collectives import process_group
-from stream_rl.consumer.loading import load_policy
+from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.trainer import run_trainer
-from stream_rl.consumer.update import Updater
-from stream_rl.consumer.weights import gather
 from stream_rl.errors import RecordsLost, TrainerSuperseded
-from stream_rl.metrics.turn_log import read
 from stream_rl.sample import Group, WeightVersion
 
-CPU = torch.device("cpu")
 DEADLINE = 120.0
 
 
 class Death(Exception):
     """The trainer's process ends here."""
-
-
-@dataclass
-class Run:
-    """An open run in a real buffer."""
-
-    config: Config
-    url: str
-    starts: int = 0
-
-    def train(self) -> None:
-        """Runs a trainer to its end, in this process."""
-        self.starts += 1
-        self.config.folder.mkdir(exist_ok=True)
-        init_method = f"file://{self.config.folder}/rendezvous-{self.starts}"
-        run_trainer(self.config, rank=0, world_size=1, init_method=init_method, buffer_url=self.url)
-
-    def ask(self, act: Callable[[TrajectoryBuffer], Any]) -> Any:
-        """Awaits `act(buffer)` on a connection of its own."""
-
-        async def connected() -> Any:
-            async with await TrajectoryBuffer.connect(self.url, self.config.name, timeout=10.0) as buffer:
-                return await act(buffer)
-
-        return asyncio.run(connected())
-
-    def rollouts(self) -> Rollouts:
-        return Rollouts(self.config, self.url)
-
-    def lines(self) -> list[dict[str, Any]]:
-        return list(read(self.config.folder / "steps.jsonl"))
-
-    def open(self) -> None:
-        self.ask(lambda buffer: buffer.open_run(RunRules.of(self.config)))
-
-    def snapshot(self) -> RunSnapshot:
-        return self.ask(lambda buffer: buffer.snapshot())
 
 
 @pytest.fixture
@@ -99,7 +53,13 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[int, Group]:
 def die_before(monkeypatch: pytest.MonkeyPatch, *steps: int) -> list[WeightVersion]:
     """Each time one of `steps` is to be published the trainer dies, once; the versions published otherwise."""
     left, published = set(steps), []
-    publish = Publication.publish
+    publish, save = Publication.publish, Checkpoints.save
+
+    def at_once(self: Checkpoints, *state: Any) -> None:
+        # Which checkpoint is whole at a death must not depend on how fast it is written.
+        save(self, *state)
+        assert self._writing is not None
+        self._writing.result(DEADLINE)
 
     def fatal(self: Publication, version: WeightVersion) -> None:
         if version.step in left:
@@ -109,19 +69,8 @@ def die_before(monkeypatch: pytest.MonkeyPatch, *steps: int) -> list[WeightVersi
         publish(self, version)
 
     monkeypatch.setattr(Publication, "publish", fatal)
+    monkeypatch.setattr(Checkpoints, "save", at_once)
     return published
-
-
-def retrain(run: Run, loaded: dict[int, Group], folder: Path) -> dict[str, torch.Tensor]:
-    """The weights after the run's steps, trained once more without a buffer, an engine or a death."""
-    last = {line["step"]: line for line in run.lines()}
-    with process_group(0, 1, f"file://{folder}/again", CPU, 60.0):
-        updater = Updater(load_policy(run.config.model, CPU), run.config.trainer, CPU)
-        for step in sorted(last):
-            groups = [loaded[number] for number in last[step]["groups"]]
-            dealt = mini_batch_groups(groups, run.config.trainer.mini_batches)
-            updater.step([flatten(part, trainer_version=step - 1, max_staleness=2) for part in dealt], step)
-        return gather(updater.policy, torch.float32)
 
 
 def test_a_run_trains_publishes_and_exports(run: Run) -> None:
