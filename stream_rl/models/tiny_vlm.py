@@ -3,6 +3,8 @@
 A frame of `FRAME` pixels a side is 2x2 patches and one image token. Larger images are taken as they are, up to
 `LARGEST` pixels; nothing is ever scaled but to a multiple of the frame's side. Both models have one tokenizer, of
 whole words, and a ChatML template whose message content is text or a list of parts, images among them.
+
+Weights are random, but that what only a template may write (`CONTROL`) is hardly ever sampled, as in any trained model.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from transformers import (
 
 from stream_rl.models.word_tokenizer import word_tokenizer
 
-__all__ = ["FRAME", "VLM_WORDS", "make_tiny_vlm", "make_tiny_vlm_qwen2_5", "vlm_tokenizer"]
+__all__ = ["CONTROL", "FRAME", "VLM_WORDS", "make_tiny_vlm", "make_tiny_vlm_qwen2_5", "vlm_tokenizer"]
 
 VISION_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
@@ -39,6 +41,8 @@ VLM_WORDS = (
     "go", "where", "up", "down", "left", "right", "northwest", "northeast", "southwest", "southeast",
     "invalid", "wrong",
 )  # fmt: skip
+
+CONTROL = ("<pad>", "<unk>", "<|im_start|>", *VISION_MARKS)
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -60,6 +64,7 @@ LARGEST = 2048 * 2048
 
 # Wider than usual: the recipes in docs/vision.md were found with it.
 SPREAD = 0.1
+MARK = 0.5
 TEXT = {
     "vocab_size": len(VLM_WORDS),
     "hidden_size": 64,
@@ -126,8 +131,23 @@ def _save(out: Path, build: Callable[[], PreTrainedModel], processor: ProcessorM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build()
+    _hold_back_control(model)
     model.save_pretrained(out)
     processor.save_pretrained(out)
+
+
+@torch.no_grad()
+def _hold_back_control(model: Any) -> None:
+    """Every hidden state's first number is MARK, no layer writes there, and control words' logits count it negative."""
+    language, vision = model.model.language_model, model.model.visual
+    merger = vision.merger.linear_fc2 if hasattr(vision.merger, "linear_fc2") else vision.merger.mlp[-1]
+    writers = [merger, *(added.linear_fc2 for added in getattr(vision, "deepstack_merger_list", ()))]
+    writers += [part for layer in language.layers for part in (layer.self_attn.o_proj, layer.mlp.down_proj)]
+    for writer in writers:
+        writer.weight[0] = 0.0
+    language.embed_tokens.weight[:, 0] = merger.bias[0] = MARK
+    model.lm_head.weight[:, 0] = 0.0
+    model.lm_head.weight[[VLM_WORDS.index(word) for word in CONTROL], 0] = -12.0
 
 
 def _ends(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:

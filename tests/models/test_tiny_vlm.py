@@ -11,7 +11,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from stream_rl.models import make_model
-from stream_rl.models.tiny_vlm import FRAME, VLM_WORDS, make_tiny_vlm, make_tiny_vlm_qwen2_5
+from stream_rl.models.tiny_vlm import CONTROL, FRAME, VLM_WORDS, make_tiny_vlm, make_tiny_vlm_qwen2_5
 
 FAMILIES = {"tiny-vlm": "qwen3_vl", "tiny-vlm-qwen2.5": "qwen2_5_vl"}
 RED, GREEN = (255, 0, 0), (0, 255, 0)
@@ -45,6 +45,19 @@ def test_the_template_writes_chatml_with_a_placeholder_for_each_image(folder: Pa
     assert encoded["image_grid_thw"].tolist() == [[1, 2, 2], [1, 4, 6]]
     plain = [{"role": "user", "content": "go"}]
     assert processor.apply_chat_template(plain, tokenize=False) == "<|im_start|>user\ngo<|im_end|>\n"
+
+
+def test_what_only_a_template_may_write_is_hardly_ever_sampled(folder: Path) -> None:
+    processor = AutoProcessor.from_pretrained(folder)
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    _, encoded = inputs(processor, *(Image.new("RGB", (32, 32), colour) for colour in (RED, GREEN)))
+
+    with torch.no_grad():
+        chances = model(**encoded).logits[0].softmax(-1)
+
+    control = [VLM_WORDS.index(word) for word in CONTROL]
+    assert chances[:, control].sum(-1).max() < 0.05
+    assert chances[-1].max() < 0.8
 
 
 def test_the_model_sees(folder: Path) -> None:
