@@ -5,6 +5,7 @@ round by round, for each number of live samples; the table has medians.
 
     python benchmarks/producer.py            1, 64 and 1,024 live samples, minutes
     python benchmarks/producer.py --quick    fewer of them, under a minute
+    python benchmarks/producer.py --observability --live 1024    what metrics, turn log and traces cost of it
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from measures import bars, episodes
+from measures import bars, episodes, observation
 from measures.bars import Bar
 from measures.episodes import TURNS, Figures, TimedFleet
 from rich.console import Console
@@ -31,8 +32,10 @@ from stream_rl.models import make_model
 from stream_rl.producer.loading import load_rollout
 
 CONTENDERS = ("bare", "requests", "producer")
+OBSERVED = ("producer", "unobserved", "traced")
 EPISODES = {1: 16, 64: 256, 256: 256, 1024: 1024}
 SHARE, BEYOND_MS, GROWTH = 0.4, 0.6, 1.2
+OBSERVED_COST, TRACED_COST = 1.03, 1.01
 
 Rounds = dict[str, list[Figures]]
 
@@ -71,6 +74,8 @@ class Benchmark:
 
     async def _rounds(self, live: int) -> Rounds:
         count, tokens = EPISODES[live], self._args.tokens
+        if self._args.observability:
+            return await self._observed_rounds(live, count)
         figures: Rounds = {name: [] for name in CONTENDERS}
         asked = self._fleet.requests
         for _ in range(self._args.rounds):
@@ -82,9 +87,19 @@ class Benchmark:
             self._alone = {turn: list(seconds) for turn, seconds in self._fleet.between.items()}
         return figures
 
-    async def _producer(self, live: int, count: int) -> Figures:
+    async def _observed_rounds(self, live: int, count: int) -> Rounds:
+        """The producer as it is, without metrics and turn log, and with traces; each of them first in turn."""
+        figures: Rounds = {name: [] for name in OBSERVED}
+        await self._fleet.refresh([("engine-0", self._engine_url)])
+        for number in range(self._args.rounds):
+            for name in OBSERVED[number % 3 :] + OBSERVED[: number % 3]:
+                with observation.of(name) as how:
+                    figures[name].append(await self._producer(live, count, **how))
+        return figures
+
+    async def _producer(self, live: int, count: int, **how: Any) -> Figures:
         rollout = episodes.of_run(self._rollout, self._settings(live, count))
-        return await episodes.produced(rollout, self._buffer_url, self._fleet, count)
+        return await episodes.produced(rollout, self._buffer_url, self._fleet, count, **how)
 
     def _settings(self, live: int, count: int) -> Any:
         args = {"seed": self._args.seed, "prompt": self._args.prompt, "tokens": self._args.tokens}
@@ -97,11 +112,12 @@ def table(figures: dict[int, Rounds]) -> Table:
     shown = Table("live", "contender", "turns/s", "CPU ms a turn", "of bare", title=f"Episodes of {TURNS} turns")
     for live, rounds in figures.items():
         rates = {name: statistics.median(one.per_second for one in each) for name, each in rounds.items()}
+        base, last = next(iter(rates)), list(rates)[-1]
         for name, each in rounds.items():
             cpu = statistics.median(one.cpu_ms for one in each)
             shown.add_row(
-                f"{live:,}", name, f"{rates[name]:,.0f}", f"{cpu:.3f}", f"{rates[name] / rates['bare']:.2f}",
-                end_section=name == CONTENDERS[-1],
+                f"{live:,}", name, f"{rates[name]:,.0f}", f"{cpu:.3f}", f"{rates[name] / rates[base]:.2f}",
+                end_section=name == last,
             )  # fmt: skip
     return shown
 
@@ -119,6 +135,17 @@ def claims(figures: dict[int, Rounds], growth: float) -> list[Bar]:
     ]
 
 
+def observed_claims(figures: dict[int, Rounds]) -> list[Bar]:
+    """What observability may cost, in a producer's CPU, at the largest number of live samples."""
+    most = max(figures)
+    cpu = {name: [one.cpu_ms for one in each] for name, each in figures[most].items()}
+    return [
+        Bar(f"{most:,} live: CPU, metrics and turn log / neither", bars.ratios(cpu["producer"], cpu["unobserved"]),
+            most=OBSERVED_COST),
+        Bar(f"{most:,} live: CPU, traces of 1 % / none", bars.ratios(cpu["traced"], cpu["producer"]), most=TRACED_COST),
+    ]  # fmt: skip
+
+
 def measure(args: argparse.Namespace) -> tuple[dict[int, Rounds], float]:
     """Starts what is needed, and measures."""
     here, there = multiprocessing.Pipe()
@@ -129,7 +156,7 @@ def measure(args: argparse.Namespace) -> tuple[dict[int, Rounds], float]:
     try:
         with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder) / "valkey") as valkey:
             benchmark = Benchmark(args, Path(folder), here.recv(), valkey.url)
-            return asyncio.run(benchmark.run()), benchmark.growth
+            return asyncio.run(benchmark.run()), 0.0 if args.observability else benchmark.growth
     finally:
         engine.terminate()
         engine.join(10)
@@ -139,6 +166,7 @@ def main() -> None:
     """Reads the command line, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of 1, 64 and 256 live samples")
+    parser.add_argument("--observability", action="store_true", help="what metrics, turn log and traces cost")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures here")
     parser.add_argument("--live", type=int, nargs="+", choices=list(EPISODES), help="numbers of live samples")
@@ -146,10 +174,11 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=256, help="prompt words")
     parser.add_argument("--tokens", type=int, default=32, help="generated tokens a turn")
     args = parser.parse_args()
-    args.live = sorted({1, *(args.live or ((64, 256) if args.quick else (64, 1024)))})
+    alone = set() if args.observability else {1}  # for the growth of turns
+    args.live = sorted(alone | set(args.live or ((64, 256) if args.quick else (64, 1024))))
     args.rounds = args.rounds or (1 if args.quick else 3)
     figures, growth = measure(args)
-    held = claims(figures, growth)
+    held = observed_claims(figures) if args.observability else claims(figures, growth)
     console = Console(width=120)
     console.print(table(figures))
     console.print(bars.table(held))

@@ -25,6 +25,7 @@ from stream_rl.buffer import RunRules, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.engine.fleet import Fleet
 from stream_rl.engine.generation import Generation, SamplingParams
+from stream_rl.metrics.tracing import Traces
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.models.tiny_text import WORDS
 from stream_rl.producer.loading import Rollout
@@ -158,13 +159,22 @@ async def opened(rollout: Rollout, buffer_url: str, engine_url: str):  # type: i
         yield buffer
 
 
-async def produced(rollout: Rollout, buffer_url: str, fleet: TimedFleet, episodes: int) -> Figures:
-    """A producer that plays a whole run."""
+async def produced(
+    rollout: Rollout,
+    buffer_url: str,
+    fleet: TimedFleet,
+    episodes: int,
+    *,
+    logs: bool = True,
+    traces: Traces | None = None,
+) -> Figures:
+    """A producer that plays a whole run; with its turn log, or without, and with traces, if there are any."""
     turns = episodes * TURNS
-    with JsonLines(rollout.config.folder / "turns.jsonl") as log:
+    with JsonLines(rollout.config.folder / "turns.jsonl") as written:
+        log = written if logs else None
         async with opened(rollout, buffer_url, fleet.url) as buffer:
             stop = asyncio.Event()
-            playing = asyncio.create_task(Producer(rollout, buffer, fleet, "p", log).run(stop))
+            playing = asyncio.create_task(Producer(rollout, buffer, fleet, "p", log, traces=traces).run(stop))
 
             async def committed() -> None:
                 while (await buffer.snapshot()).committed_turns < turns:
