@@ -78,16 +78,22 @@ def observed_run(folder: Path, model: Path) -> Iterator[Observed]:
     runs = folder / "runs"
     runs.mkdir()
     with contextlib.ExitStack() as processes:
-        ports = [_free_port(), _free_port()]
-        _start(processes, folder / "sd.log", [str(COMMAND), "metrics-sd", str(runs), "--port", str(ports[0])])
-        _start(processes, folder / "prometheus.log", _prometheus(folder, *ports))
+        prometheus = start_prometheus(processes, folder, runs)
         began = time.time()
         arguments = [str(COMMAND), "train", str(ROOT / "examples" / "guess_number.yaml"), f"run={runs / 'observed'}",
                      f"model.path={model}", *SETTINGS]  # fmt: skip
-        run = _start(processes, folder / "run.log", arguments)
+        run = start(processes, folder / "run.log", arguments)
         _kill_some(run, runs / "observed")
         assert run.wait(DEADLINE) == 0, (folder / "run.log").read_text()
-        yield Observed(runs / "observed", f"http://127.0.0.1:{ports[1]}", began, time.time())
+        yield Observed(runs / "observed", prometheus, began, time.time())
+
+
+def start_prometheus(processes: contextlib.ExitStack, folder: Path, runs: Path) -> str:
+    """Starts Prometheus and what tells it of the runs in a folder; its URL."""
+    discovery, port = _free_port(), _free_port()
+    start(processes, folder / "sd.log", [str(COMMAND), "metrics-sd", str(runs), "--port", str(discovery)])
+    start(processes, folder / "prometheus.log", _prometheus(folder, discovery, port))
+    return f"http://127.0.0.1:{port}"
 
 
 def _prometheus(folder: Path, discovery: int, port: int) -> list[str]:
@@ -145,7 +151,8 @@ def _pids(folder: Path) -> Mapping[str, list[int]]:
     return {kind: [pid for pid in pids if Path(f"/proc/{pid}").exists()] for kind, pids in found.items()}
 
 
-def _start(processes: contextlib.ExitStack, log: Path, command: list[str]) -> subprocess.Popen[bytes]:
+def start(processes: contextlib.ExitStack, log: Path, command: list[str]) -> subprocess.Popen[bytes]:
+    """A process that is ended with the others; what it prints goes to a file."""
     output = processes.enter_context(log.open("wb"))
     process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     processes.callback(_end, process)
