@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -37,10 +39,17 @@ def sglang(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     A test that publishes weights or pauses the engine leaves it running; none may count on a version it did not
     publish itself.
     """
+    with serving(tiny_model, tmp_path_factory.mktemp("sglang")) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serving(model: Path, folder: Path) -> Iterator[EngineServer]:
+    """A real server of a model, seeded, float32."""
     config = Config.parse(
         {
-            "run": str(tmp_path_factory.mktemp("sglang")),
-            "model": {"path": str(tiny_model)},
+            "run": str(folder),
+            "model": {"path": str(model)},
             "environment": {"path": "guess_number"},
             "engine": {"device": "cpu"},
         }
@@ -52,6 +61,34 @@ def sglang(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session", params=["tiny-vlm", "tiny-vlm-qwen2.5"])
+def tiny_vlm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of each tiny vision-language model in turn. Read only."""
+    folder = tmp_path_factory.mktemp("models") / request.param
+    make_model(request.param, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def blunt_vlm(tiny_vlm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with a tokenizer that takes any text between two control tokens for one unknown word."""
+    folder = tmp_path_factory.mktemp("models") / "blunt"
+    shutil.copytree(tiny_vlm, folder)
+    tokenizer = folder / "tokenizer.json"
+    tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "pre_tokenizer": None}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def vlm_sglang(blunt_vlm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """A real server of each tiny vision-language model, as `sglang`.
+
+    A prompt that it wrote out and tokenised anew would be shorter than the ids that it was sent.
+    """
+    with serving(blunt_vlm, tmp_path_factory.mktemp("sglang")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from stream_rl.envs.base import Message
+from stream_rl.multimodal import Encoded
 from stream_rl.sample import Int32
 
 __all__ = ["Chat", "TemplateReport"]
@@ -42,6 +43,12 @@ class Chat(Protocol):
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         """The template's text of a conversation."""
+
+    async def show_prompt(self, messages: Sequence[Message]) -> Encoded:
+        """Ids of a conversation up to the first generation, and its images. Raises ModelError and ImageError."""
+
+    async def show_observation(self, messages: Sequence[Message], generated: Int32) -> Encoded:
+        """Ids from the end of a generated turn up to the next generation, and the images. Raises as `show_prompt`."""
 
     def encode_prompt(self, messages: Sequence[Message]) -> Int32:
         """Ids of a conversation up to the first generation, int32 (p,). Raises ModelError."""

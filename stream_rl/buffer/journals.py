@@ -130,7 +130,8 @@ def sample_of(
     sample = Sample(
         sample_id.group, sample_id.index, start.prompt, start.prompt_tokens, attempt=sample_id.attempt,
         label=start.label, metadata=start.metadata, temperature=start.temperature, sampling_seed=start.sampling_seed,
-        session_id=name, reward=reward, status=status, stop_reason=stop_reason,
+        session_id=name, prompt_images=start.images, prompt_image_tokens=start.image_tokens, reward=reward,
+        status=status, stop_reason=stop_reason,
     )  # fmt: skip
     try:
         for turn in turns:

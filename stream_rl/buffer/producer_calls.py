@@ -108,7 +108,7 @@ class ProducerCalls:
             if isinstance(record, SampleStart) != (position + offset == 0):
                 raise ValueError(f"record {position + offset} of a journal cannot be a {type(record).__name__}")
         turns = [record for record in records if isinstance(record, Turn)]
-        images = list(dict.fromkeys(image for turn in turns for image in turn.images))
+        images = list(dict.fromkeys(image for record in records for image in record.images))
         encoded = [codec.pieces(record, zstd=self._connection.zstd) for record in records]
         sizes = [sum(map(len, parts)) for parts in encoded]
         listed, beside = self._beside(lease, position, encoded, sizes)

@@ -49,7 +49,8 @@ class RunState(enum.StrEnum):
 class SampleStart:
     """Record 0 of a sample's journal: all that a resume needs besides the turns.
 
-    `prompt_tokens` int32 (p,); `label` and `metadata` must be JSON values.
+    `prompt_tokens` int32 (p,); `label` and `metadata` must be JSON values. `images` are the names of the images that
+    the prompt shows, in order, and `image_tokens` how many of its tokens stand for each; `prompt` has them by name.
     """
 
     prompt: str | Sequence[Mapping[str, Any]]
@@ -58,6 +59,8 @@ class SampleStart:
     sampling_seed: int = 0
     label: Any = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    images: tuple[str, ...] = ()
+    image_tokens: tuple[int, ...] = ()
 
 
 Record = SampleStart | Turn

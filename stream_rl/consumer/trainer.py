@@ -33,6 +33,7 @@ from stream_rl.consumer.collectives import all_sum, process_group
 from stream_rl.consumer.feed import Feed, MiniBatch
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import model_folder, pick_device
+from stream_rl.consumer.pictures import Pictures
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
@@ -97,6 +98,7 @@ class Trainer:
         checkpoints: Checkpoints,
         folders: WeightFolders,
         publication: Publication,
+        pictures: Pictures,
     ) -> None:
         self._config = config
         self._feed = feed
@@ -104,6 +106,7 @@ class Trainer:
         self._checkpoints = checkpoints
         self._folders = folders
         self._publication = publication
+        self._pictures = pictures
         self._incarnation = 0
         self._level = 0
         self._saved = 0
@@ -165,6 +168,7 @@ class Trainer:
         mini_batches = []
         for places, groups in loaded:
             samples = flatten(groups, trainer_version=version, max_staleness=entry.max_staleness)
+            samples = self._pictures.shown(samples, groups)
             table[places] = sample_rows(groups, samples).reshape(len(places), *table.shape[1:])
             mini_batches.append(samples)
         return mini_batches, all_sum(table)
@@ -226,6 +230,7 @@ def _assemble(
         ),
         folders=folders,
         publication=publication,
+        pictures=Pictures.of(config, policy, lambda names: runner.run(buffer.load_images(names))),
     )
 
 

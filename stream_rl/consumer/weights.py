@@ -16,7 +16,8 @@ from pathlib import Path
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, dtype
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import AutoProcessor, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from stream_rl.consumer.checkpoint import publish_folder
 from stream_rl.consumer.model import Policy, full_tensors
@@ -69,19 +70,24 @@ class WeightFolders:
 
 
 def gather(policy: Policy, dtype: dtype) -> dict[str, Tensor]:
-    """Every weight, whole, on rank 0's CPU; empty on the other ranks. A collective."""
+    """Every weight, whole, on rank 0's CPU, as its checkpoints have it; empty on the other ranks. A collective."""
     here = dist.get_rank() == 0
-    return {name: tensor.cpu().contiguous() for name, tensor in full_tensors(policy, dtype) if here}
+    weights = {name: tensor.cpu().contiguous() for name, tensor in full_tensors(policy, dtype) if here}
+    # Some models (Qwen2.5-VL) have other names in their checkpoints, which are what engines know.
+    renamed: dict[str, Tensor] = revert_weight_conversion(policy.language_model, weights) if here else {}
+    return renamed
 
 
 def _write_static(folder: Path, model: PreTrainedModel, model_path: str, dtype: dtype) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
+        sees = getattr(model.config, "vision_config", None) is not None
+        # A processor is a tokenizer and what reads images.
+        reader = (AutoProcessor if sees else AutoTokenizer).from_pretrained(model_path)
     except (OSError, ValueError) as error:
         raise ModelError(f"model.path={model_path!r} has no tokenizer that loads: {error}") from error
-    tokenizer.save_pretrained(partial)
+    reader.save_pretrained(partial)
     config = type(model.config).from_dict({**model.config.to_dict(), "dtype": str(dtype).removeprefix("torch.")})
     config.save_pretrained(partial)
     if isinstance(model.generation_config, GenerationConfig):

@@ -8,7 +8,7 @@ import httpx
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PretrainedConfig
 
 from stream_rl.config import Config
 from stream_rl.errors import ConfigError, ModelError
@@ -67,9 +67,10 @@ def check_weights(folder: Path, config: PretrainedConfig) -> None:
 
 
 def _shapes(folder: Path, config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+    kind = AutoModelForCausalLM if getattr(config, "vision_config", None) is None else AutoModelForImageTextToText
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            model = kind.from_config(config)  # type: ignore[no-untyped-call]
     except (ValueError, RuntimeError, TypeError) as error:
         reason = _first_line(error)
         raise ModelError(f"model.path={str(folder)!r} is no causal language model: {reason}") from error

@@ -23,10 +23,10 @@ from stream_rl.agents.handover import Answer, Handover, Observed, Pause
 from stream_rl.agents.run import AgentRun
 from stream_rl.envs.base import ResumeClass, resume_class
 from stream_rl.errors import ActionError, EnvFatalError, ModelError
-from stream_rl.producer.env_session import NOTHING_SAID, Step
+from stream_rl.producer.env_session import NOTHING_SAID, Shown, Step
 from stream_rl.producer.turn_record import NO_TOKENS
 from stream_rl.producer.world_calls import named_failures
-from stream_rl.sample import Int32, StopReason
+from stream_rl.sample import StopReason
 
 __all__ = ["AgentSession"]
 
@@ -80,19 +80,20 @@ class AgentSession:
             self._results.clear()
         self._run = AgentRun(self._loop, self._context, self._handover)
 
-    async def reset(self) -> tuple[Int32, Mapping[str, Any] | None]:
-        """Runs the loop up to its first `generate`; the prompt's ids, int32 (p,). Raises as `build`, and ModelError."""
-        pause = await self._start()
-        if not isinstance(pause.observed, np.ndarray):
-            return self._context.chat.encode_prompt([*self._context.messages, *pause.observed]), self._snapshot()
-        return pause.observed, self._snapshot()
+    async def reset(self) -> tuple[Shown, Mapping[str, Any] | None]:
+        """Runs the loop up to its first `generate`; the prompt in ids. Raises as `build`, and ModelError."""
+        observed = (await self._start()).observed
+        if not isinstance(observed, np.ndarray):
+            prompt = await self._context.chat.show_prompt([*self._context.messages, *observed])
+            return prompt, self._snapshot()
+        return observed, self._snapshot()
 
     async def step(self, answer: Answer) -> Step:
         """Gives the loop an answer. Raises as `build`."""
         pause = await self._go_on(answer)
         if pause.done:
             return self._step(pause, NO_TOKENS, StopReason.MODEL_DONE)
-        return self._step(pause, self._encoded(pause.observed, answer))
+        return self._step(pause, await self._shown(pause.observed, answer))
 
     async def cut(self, answer: Answer) -> Step:
         """Lets the loop score an answer that was cut."""
@@ -127,16 +128,16 @@ class AgentSession:
         assert self._run is not None
         return await self._within(self._run.go_on(answer))
 
-    def _step(self, pause: Pause, observed: Int32, ends: StopReason | None = None) -> Step:
+    def _step(self, pause: Pause, observed: Shown, ends: StopReason | None = None) -> Step:
         state = self._new_results() if self.resume_class is ResumeClass.REPLAY else self._snapshot()
         return Step(observed, ends, pause.reward, state, pause.parse_failures)
 
-    def _encoded(self, observed: Observed, answer: Answer) -> Int32:
-        """Ids up to the next generation, int32 (o,): by the loop's own chat form, which may show tools."""
+    async def _shown(self, observed: Observed, answer: Answer) -> Shown:
+        """Ids up to the next generation: by the loop's own chat form, which may show tools."""
         if isinstance(observed, np.ndarray):
             return observed
         try:
-            return self._context.chat.encode_observation(observed or [NOTHING_SAID], answer.tokens)
+            return await self._context.chat.show_observation(observed or [NOTHING_SAID], answer.tokens)
         except ModelError as error:
             raise EnvFatalError(f"an observation cannot be shown: {error}") from error
 

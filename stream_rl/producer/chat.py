@@ -4,6 +4,9 @@ The ids of a conversation are: the prompt's encoding, then for every turn what t
 generation, the delta that `chat_delta` finds. A delta costs the same at turn 100 as at turn 1: it never sees the
 conversation. Deltas of short observations are remembered, since environments repeat themselves. Control tokens that
 content spells are plain text (`chat_content`).
+
+Images are read before (`show_prompt`, `show_observation`): a template shows each as one placeholder, which is repeated
+once the text is in ids, so that a delta is the same whatever its images show.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from stream_rl.config import ModelConfig
+from stream_rl.config import ModelConfig, MultimodalConfig
 from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
 from stream_rl.metrics import catalog
+from stream_rl.multimodal import Encoded, Picture
+from stream_rl.multimodal.eyes import Eyes, has_images
+from stream_rl.multimodal.family import load_family
 from stream_rl.producer.chat_content import MARK, ControlTokens, control_spellings
 from stream_rl.producer.chat_delta import SENTINEL, content_text, find_delta
 from stream_rl.producer.chat_probe import ProbeReport, probe
@@ -50,6 +56,7 @@ class ChatEncoder:
         tokenizer: with a chat template.
         stop_token_ids: ids that end a generation.
         template_args: further variables of the template; `tools` among them is the list of tool schemas.
+        eyes: of a model that sees.
 
     Raises:
         ModelError: the tokenizer has no chat template, or no stop token is known.
@@ -60,6 +67,7 @@ class ChatEncoder:
         tokenizer: PreTrainedTokenizerBase,
         stop_token_ids: Sequence[int],
         template_args: Mapping[str, Any] | None = None,
+        eyes: Eyes | None = None,
     ) -> None:
         if not tokenizer.chat_template:
             raise ModelError(
@@ -70,6 +78,7 @@ class ChatEncoder:
             raise ModelError(f"the tokenizer of {tokenizer.name_or_path!r} names no end token: set its eos_token")
         self.name = str(tokenizer.name_or_path)
         self.stop_token_ids = tuple(stop_token_ids)
+        self.eyes = eyes
         self._tokenizer = tokenizer
         self._template_args = dict(template_args or {})
         self._stops = [str(stop) for stop in tokenizer.convert_ids_to_tokens(list(stop_token_ids))]
@@ -95,9 +104,27 @@ class ChatEncoder:
         """The same with these tool schemas for the template; made once for each set of tools."""
         return self._with_tools(orjson.dumps(list(tools)))
 
+    @property
+    def forbidden(self) -> Sequence[int]:
+        """Ids that the model must not write: they would be taken for images."""
+        return () if self.eyes is None else self.eyes.family.forbidden
+
+    async def show_prompt(self, messages: Sequence[Message]) -> Encoded:
+        """A conversation up to the first generation, with its images. Raises as `encode_prompt`, and ImageError."""
+        bare, pictures = await self._read(messages)
+        return self._expanded(self.encode_prompt(bare), pictures)
+
+    async def show_observation(self, messages: Sequence[Message], generated: Int32) -> Encoded:
+        """An observation with its images. Raises as `encode_observation`, and ImageError."""
+        bare, pictures = await self._read(messages)
+        return self._expanded(self.encode_observation(bare, generated), pictures)
+
     def encode_prompt(self, messages: Sequence[Message]) -> Int32:
-        """Ids of a conversation up to the first generation, int32 (p,). Raises ModelError where the template does."""
-        _refuse_images(messages)
+        """Ids of a conversation up to the first generation, int32 (p,), with one placeholder for each image.
+
+        Raises ModelError where the template does, and for an image if the model reads text only.
+        """
+        self._refuse_images(messages)
         marked = self._control.mark(messages)
         if marked is not messages:
             catalog.CONTROL_TOKENS_READ_AS_TEXT.inc()
@@ -107,7 +134,7 @@ class ChatEncoder:
             raise ModelError(f"the chat template of {self.name!r} refuses the prompt: {error}") from error
 
     def encode_observation(self, messages: Sequence[Message], generated: Int32) -> Int32:
-        """Ids from the end of a generated turn up to the next generation, int32 (o,).
+        """Ids from the end of a generated turn up to the next generation, int32 (o,); one placeholder for each image.
 
         Args:
             messages: the observation.
@@ -151,7 +178,19 @@ class ChatEncoder:
 
     def _showing_json(self, tools: bytes) -> ChatEncoder:
         arguments = {**self._template_args, "tools": orjson.loads(tools)}
-        return ChatEncoder(self._tokenizer, self.stop_token_ids, arguments)
+        return ChatEncoder(self._tokenizer, self.stop_token_ids, arguments, self.eyes)
+
+    async def _read(self, messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Picture]]:
+        self._refuse_images(messages)
+        return (messages, ()) if self.eyes is None else await self.eyes.read(messages)
+
+    def _expanded(self, ids: Int32, pictures: Sequence[Picture]) -> Encoded:
+        return Encoded(ids if self.eyes is None else self.eyes.expand(ids, pictures), pictures)
+
+    def _refuse_images(self, messages: Sequence[Message]) -> None:
+        if self.eyes is None and has_images(messages):
+            shown = next(content_text(message)[:40] for message in messages if has_images([message]))
+            raise ModelError(f"a message ({shown!r}) has an image, and the model of model.path reads text only")
 
     @functools.cached_property
     def _control(self) -> ControlTokens:
@@ -164,7 +203,7 @@ class ChatEncoder:
 
     def _delta_of_json(self, key: bytes) -> _EncodedDelta:
         messages: list[Message] = orjson.loads(key)
-        _refuse_images(messages)
+        self._refuse_images(messages)
         shown = self._control.mark(messages)
         marked = shown is not messages
         close, text = find_delta(self.render, self._stops, shown)
@@ -184,11 +223,16 @@ class ChatEncoder:
         return np.array(ids, np.int32)
 
 
-def load_chat_encoder(config: ModelConfig) -> ChatEncoder:
+def load_chat_encoder(config: ModelConfig, multimodal: MultimodalConfig | None = None) -> ChatEncoder:
     """The chat form of the model at `model.path`, with the template file and arguments of the settings.
 
+    Args:
+        config: the model's.
+        multimodal: for a model that sees; without it, images are refused.
+
     Raises:
-        ModelError: no tokenizer there, no chat template, or the template file cannot be read.
+        ModelError: no tokenizer there, no chat template, the template file cannot be read, or the model sees in a way
+            that is not known.
     """
     from transformers import AutoTokenizer  # noqa: PLC0415 - seconds to import: only processes that encode pay
 
@@ -204,7 +248,9 @@ def load_chat_encoder(config: ModelConfig) -> ChatEncoder:
             raise ModelError(f"model.chat_template={config.chat_template!r}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ModelError(f"model.chat_template={config.chat_template!r} is no text: {error}") from error
-    return ChatEncoder(tokenizer, stop_token_ids(tokenizer, config.path), config.template_args)
+    family = None if multimodal is None else load_family(config.path)
+    eyes = None if family is None or multimodal is None else Eyes(family, multimodal)
+    return ChatEncoder(tokenizer, stop_token_ids(tokenizer, config.path), config.template_args, eyes)
 
 
 def stop_token_ids(tokenizer: PreTrainedTokenizerBase, path: str) -> tuple[int, ...]:
@@ -218,11 +264,3 @@ def stop_token_ids(tokenizer: PreTrainedTokenizerBase, path: str) -> tuple[int, 
         more = None
     ids += more if isinstance(more, list) else [more] if more is not None else []
     return tuple(dict.fromkeys(int(stop) for stop in ids))
-
-
-def _refuse_images(messages: Sequence[Message]) -> None:
-    for message in messages:
-        content = message.get("content")
-        if isinstance(content, list) and any(part.get("type") != "text" for part in content):
-            shown = content_text(message)[:40]
-            raise ModelError(f"a message ({shown!r}) has an image, and the model of model.path reads text only")

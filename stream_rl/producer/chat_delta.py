@@ -96,17 +96,19 @@ def _first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 def _check_shown(observations: Sequence[Message], rest: str) -> None:
     for message in observations:
-        text = content_text(message).strip()
-        if text not in rest and json.dumps(text)[1:-1] not in rest:
-            raise ModelError(f"the chat template drops observations of role {message['role']!r} in silence")
+        for text in map(str.strip, _texts(message)):
+            if text not in rest and json.dumps(text)[1:-1] not in rest:
+                raise ModelError(f"the chat template drops observations of role {message['role']!r} in silence")
 
 
 def content_text(message: Message) -> str:
-    """The text of a message whose content is text or a list of text parts."""
+    """The text of a message whose content is text or a list of parts."""
+    return "".join(_texts(message))
+
+
+def _texts(message: Message) -> list[str]:
     content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)
+    return [content] if isinstance(content, str) else [part.get("text", "") for part in content]
 
 
 def _assistants(observations: Sequence[Message]) -> Iterator[Message]:

@@ -27,6 +27,7 @@ from stream_rl.envs.base import (
 )
 from stream_rl.envs.loading import EnvironmentModule
 from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError
+from stream_rl.multimodal import Encoded
 from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.world_calls import WorldCalls
 from stream_rl.sample import StopReason
@@ -37,18 +38,21 @@ logger = logging.getLogger(__name__)
 
 NOTHING_SAID: Message = {"role": "user", "content": ""}
 
+Shown = Observed | Encoded
+"""What the model is to read: messages, or ids where they are encoded already."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """What one action did.
 
-    observation     the messages to show, none when there is nothing to show; or their token ids
+    observation     the messages to show, none when there is nothing to show; or what they are in ids
     ends            why the episode ends here, None when it goes on
     state           what a resume needs of this turn: an environment's state_dict(), None where it has none
     parse_failures  actions that were none
     """
 
-    observation: Observed
+    observation: Shown
     ends: StopReason | None
     reward: float
     state: Mapping[str, Any] | None
@@ -68,8 +72,8 @@ class Session(Protocol):
     async def build(self) -> None:
         """Begins anew, without `reset`."""
 
-    async def reset(self) -> tuple[Observed, Mapping[str, Any] | None]:
-        """Starts the episode: what the model reads after the prompt, and the state."""
+    async def reset(self) -> tuple[Shown, Mapping[str, Any] | None]:
+        """Starts the episode: what the model reads after the prompt, or prompt and all in ids; and the state."""
 
     async def step(self, answer: Answer) -> Step:
         """Acts on what the model said."""
@@ -113,7 +117,7 @@ class EnvSession:
             if not callable(getattr(self._env, method, None)):
                 raise EnvFatalError(f"build_env must return an environment, not {self._env!r:.80}: it has no {method}")
 
-    async def reset(self) -> tuple[Observed, Mapping[str, Any] | None]:
+    async def reset(self) -> tuple[Shown, Mapping[str, Any] | None]:
         """Starts the episode: the first observation's messages, and the state. Raises as `build`."""
         answer, state = await self._with_state(self._env.reset)
         try:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from stream_rl.agents.handover import Answer, Observed
+from stream_rl.agents.handover import Answer
 from stream_rl.envs.base import ResumeClass
 from stream_rl.errors import EnvFatalError, EnvInfraError, ModelError, UserError
 from stream_rl.metrics.tracing import annotate, spanned
-from stream_rl.producer.env_session import NOTHING_SAID, Step
+from stream_rl.multimodal import Encoded
+from stream_rl.producer.env_session import NOTHING_SAID, Shown, Step
 from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.retries import EnvRetries
@@ -44,8 +45,8 @@ class EpisodeEnv:
         self._session = rollout.session(row)
         self._first: Mapping[str, Any] | None = None
 
-    async def start(self) -> Int32:
-        """Begins the episode; the prompt's ids with the environment's first observation, int32 (p,)."""
+    async def start(self) -> Encoded:
+        """Begins the episode; the prompt with the environment's first observation."""
         return await self._retried(self._begin)
 
     async def come_back(self, sample: Sample) -> ResumeClass:
@@ -98,10 +99,10 @@ class EpisodeEnv:
         except Exception as error:  # a user's function may raise anything
             raise EnvInfraError(f"reward function: {type(error).__name__}: {error}", cause="reward") from error
 
-    async def _begin(self) -> Int32:
+    async def _begin(self) -> Encoded:
         await self._session.build()
         observation, self._first = await self._session.reset()
-        return self._rollout.encode_prompt(self._row, observation)
+        return await self._rollout.show_prompt(self._row, observation)
 
     async def _restore(self, sample: Sample) -> ResumeClass:
         await self._session.build()
@@ -121,7 +122,7 @@ class EpisodeEnv:
 
     async def _replay(self, sample: Sample) -> None:
         prompt = await self._begin()
-        self._compare("reset", sample.prompt_tokens, prompt)
+        self._compare("reset", sample.prompt_tokens, sample.prompt_images, prompt)
         for index, pieces in itertools.groupby(sample.turns, key=lambda turn: turn.index):
             records = list(pieces)
             if records[-1].complete:
@@ -130,22 +131,27 @@ class EpisodeEnv:
     async def _replay_turn(self, index: int, records: list[Turn]) -> None:
         answer = answer_of(records, records[-1].action)
         step = await self._session.step(answer)
-        self._compare(f"turn {index}", records[-1].observation, self.encode(step.observation, answer.tokens))
+        seen = await self.show(step.observation, answer.tokens)
+        self._compare(f"turn {index}", records[-1].observation, records[-1].images, seen)
 
-    def encode(self, observation: Observed, generated: Int32) -> Int32:
-        """Ids between a turn and the next generation, int32 (o,). An empty observation still ends the turn."""
-        if isinstance(observation, np.ndarray):
+    async def show(self, observation: Shown, generated: Int32) -> Encoded:
+        """What stands between a turn and the next generation. An empty observation still ends the turn."""
+        if isinstance(observation, Encoded):
             return observation
+        if isinstance(observation, np.ndarray):
+            return Encoded(observation)
         try:
-            return self._rollout.chat.encode_observation(observation or [NOTHING_SAID], generated)
+            return await self._rollout.chat.show_observation(observation or [NOTHING_SAID], generated)
         except ModelError as error:
             raise EnvFatalError(f"an observation cannot be shown: {error}") from error
 
-    def _compare(self, where: str, recorded: Int32, seen: Int32) -> None:
-        if np.array_equal(recorded, seen):
-            return
+    def _compare(self, where: str, recorded: Int32, images: Sequence[str], seen: Encoded) -> None:
+        if np.array_equal(recorded, seen.tokens):
+            if list(images) == [picture.name for picture in seen.pictures]:
+                return
+            raise EnvFatalError(f"{where} of environment {self._rollout.environment.name!r} shows other images now")
         chat = self._rollout.chat
         raise EnvFatalError(
             f"{where} of environment {self._rollout.environment.name!r} is not what it was: "
-            f"recorded {chat.decode(recorded, special=True)!r}, now {chat.decode(seen, special=True)!r}"
+            f"recorded {chat.decode(recorded, special=True)!r}, now {chat.decode(seen.tokens, special=True)!r}"
         )

@@ -7,19 +7,20 @@ or a resume never counts twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from stream_rl.buffer.records import LeasedSample, Outcome, Record, SampleStart
 from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
-from stream_rl.errors import JournalMismatch, LeaseLost
+from stream_rl.errors import ImageMissing, JournalMismatch, LeaseLost
 from stream_rl.metrics import catalog
 from stream_rl.metrics.labels import turn_label
 from stream_rl.metrics.repetition import repetition
 from stream_rl.metrics.tracing import spanned
 from stream_rl.metrics.turn_log import JsonLines
+from stream_rl.multimodal import Picture
 from stream_rl.sample import StopReason, Turn
 
 __all__ = ["BufferJournal", "Journal", "MemoryJournal"]
@@ -32,8 +33,13 @@ T = TypeVar("T")
 class Journal(Protocol):
     """Takes what a turn loop records, in order."""
 
-    async def commit(self, records: Sequence[Record], outcome: Outcome | None = None) -> None:
-        """Appends records; with an outcome the sample has ended. Durable when it returns."""
+    async def commit(
+        self, records: Sequence[Record], outcome: Outcome | None = None, pictures: Sequence[Picture] = ()
+    ) -> None:
+        """Appends records and the pictures that they name; with an outcome the sample has ended. Then it is durable."""
+
+    async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """What the pictures that a resumed sample has named look like."""
 
     async def restart(self) -> None:
         """Drops every turn: the episode begins again."""
@@ -48,9 +54,15 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
 
-    async def commit(self, records: Sequence[Record], outcome: Outcome | None = None) -> None:
+    async def commit(
+        self, records: Sequence[Record], outcome: Outcome | None = None, pictures: Sequence[Picture] = ()
+    ) -> None:
         """Remembers the outcome."""
         self.outcome = outcome or self.outcome
+
+    async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """None: nothing was kept, so nothing is resumed."""
+        return {}
 
     async def restart(self) -> None:
         """Nothing was kept."""
@@ -78,13 +90,19 @@ class BufferJournal:
         self._log = log
         self._records: list[Record] = [*([leased.start] if leased.start else ()), *leased.turns]
         self._position = leased.position
+        self._pictures: dict[str, bytes] = {}
 
-    async def commit(self, records: Sequence[Record], outcome: Outcome | None = None) -> None:
-        """Appends records and counts what they hold."""
+    async def commit(
+        self, records: Sequence[Record], outcome: Outcome | None = None, pictures: Sequence[Picture] = ()
+    ) -> None:
+        """Appends records, their pictures first, and counts what they hold."""
         self._records += records
+        self._pictures |= {picture.name: picture.data for picture in pictures}
         self.committing = True
         try:
             began = time.monotonic()
+            if pictures:
+                await self._buffer.put_images(picture.data for picture in pictures)
             await self._send(outcome)
             seconds = time.monotonic() - began
         finally:
@@ -92,6 +110,12 @@ class BufferJournal:
         self._count(records, seconds, ended=outcome is not None)
         if outcome is not None:
             self._count_end()
+
+    async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """Reads them from the buffer. Raises CorruptRecord when one is not there."""
+        if names:
+            self._pictures |= await self._buffer.load_images(names)
+        return self._pictures
 
     async def restart(self) -> None:
         """Keeps the start record alone."""
@@ -111,6 +135,9 @@ class BufferJournal:
                 await self._fenced(
                     self._buffer.commit(self.lease, self._position, self._records[self._position :], outcome)
                 )
+            except ImageMissing as missing:  # a Redis that lost its newest writes may have lost them, too
+                catalog.COMMITS_REFUSED.inc(reason="image_missing")
+                await self._buffer.put_images(self._pictures[name] for name in missing.names)
             except JournalMismatch as mismatch:
                 catalog.COMMITS_REFUSED.inc(reason="journal_mismatch")
                 if mismatch.expected >= self._position:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from stream_rl.agents.context import Surroundings
-from stream_rl.agents.handover import Observed
 from stream_rl.agents.loading import MULTI_TURN_ENV, SINGLE_TURN, Agents
 from stream_rl.config import Config, EnvironmentConfig, ModelConfig
 from stream_rl.envs.base import EnvSample
@@ -26,18 +25,19 @@ from stream_rl.errors import (
     EnvFatalError,
     EnvInfraError,
     EnvironmentLoadError,
+    ImageError,
     ModelError,
 )
+from stream_rl.multimodal import Encoded
 from stream_rl.producer.agent_session import AgentSession
 from stream_rl.producer.chat import ChatEncoder, load_chat_encoder
 from stream_rl.producer.chat_probe import probe
 from stream_rl.producer.env_processes import EnvProcesses
-from stream_rl.producer.env_session import EnvSession, Session
+from stream_rl.producer.env_session import EnvSession, Session, Shown
 from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.prompts import DatasetPrompts, PromptRow, PromptSource, open_prompts
 from stream_rl.producer.scoring import Reward, load_reward
 from stream_rl.producer.world_calls import WorldCalls
-from stream_rl.sample import Int32
 from stream_rl.slime.args import slime_args
 from stream_rl.slime.function import function_loop
 from stream_rl.slime.imports import allow_slime_imports
@@ -90,23 +90,26 @@ class Rollout:
         if self.processes is not None:
             self.processes.close()
 
-    def encode_prompt(self, row: PromptRow, first_observation: Observed = ()) -> Int32:
-        """Ids of a prompt and the first observation, int32 (p,); an agent loop has them already.
+    async def show_prompt(self, row: PromptRow, first_observation: Shown = ()) -> Encoded:
+        """A prompt and the first observation; an agent loop has them in ids already.
 
         Raises:
             DataError: no room is left for a response within `rollout.max_context_len`.
             ModelError: the chat template refuses the messages.
+            ImageError: an image cannot be read.
         """
-        if isinstance(first_observation, np.ndarray):
-            tokens: Int32 = first_observation
+        if isinstance(first_observation, Encoded):
+            shown = first_observation
+        elif isinstance(first_observation, np.ndarray):
+            shown = Encoded(first_observation)
         else:
-            tokens = self.chat.encode_prompt([*row.messages(self.config.data.system_prompt), *first_observation])
-        if len(tokens) >= (limit := self.config.rollout.max_context_len):
+            shown = await self.chat.show_prompt([*row.messages(self.config.data.system_prompt), *first_observation])
+        if (length := len(shown.tokens)) >= (limit := self.config.rollout.max_context_len):
             raise DataError(
-                f"a prompt of {len(tokens)} tokens leaves no room within rollout.max_context_len={limit}: "
+                f"a prompt of {length} tokens leaves no room within rollout.max_context_len={limit}: "
                 f"raise it, or leave the prompt out ({str(row.prompt)[:60]!r})"
             )
-        return tokens
+        return shown
 
 
 def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
@@ -124,7 +127,7 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
     if (processes := _processes(config.environment)) is not None:
         environment = replace(environment, build_env=processes.build_env)
     args = SimpleNamespace(**{**slime_args(config), **config.environment.args, "max_turns": config.rollout.max_turns})
-    chat = load_chat_encoder(config.model)
+    chat = load_chat_encoder(config.model, config.multimodal)
     report = probe(chat, _tools(config.model))
     logger.info("%s", report)
     if config.rollout.max_turns > 1 and (reason := report.refused.get("user")):
@@ -205,7 +208,10 @@ async def check_rollout(config: Config) -> None:
         rollout.close()
     if isinstance(prompts, DatasetPrompts):
         for long in prompts.longest(LONGEST_TRIED):
-            rollout.encode_prompt(long)
+            try:
+                await rollout.show_prompt(long)
+            except ImageError as error:
+                raise DataError(f"row {long.number} of data.path: {error}") from error
 
 
 def _first_rows(prompts: PromptSource) -> list[PromptRow]:
@@ -218,7 +224,7 @@ def _check_agent(rollout: Rollout, row: PromptRow) -> None:
     try:
         name = rollout.agents.find(row.metadata.get("agent_name")).name
     except AgentLoadError as error:
-        where = f"row {row.metadata['row']} of data.path: " if "row" in row.metadata else ""
+        where = "" if row.number is None else f"row {row.number} of data.path: "
         raise AgentLoadError(f"{where}{error}") from error
     if name == SINGLE_TURN and rollout.reward is None:
         raise ConfigError(
@@ -232,7 +238,7 @@ async def _try(rollout: Rollout, row: PromptRow) -> None:
     try:
         await session.build()
         observation, _ = await session.reset()
-        rollout.encode_prompt(row, observation)
+        await rollout.show_prompt(row, observation)
     except (EnvInfraError, EnvFatalError) as error:
         path, agent = rollout.config.environment.path, rollout.agents.find(row.metadata.get("agent_name"))
         what = f"environment.path={path!r}" if agent.make is None else f"agent loop {agent.name!r}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from stream_rl.envs.base import Message
 from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError, UserError
 from stream_rl.producer.dataset_rows import MISSING, Rows, digest, open_rows
+from stream_rl.producer.prompt_images import with_images
 from stream_rl.suggestion import did_you_mean
 
 __all__ = ["DatasetPrompts", "PromptRow", "PromptSource", "open_prompts", "prompt_basis"]
@@ -31,11 +33,15 @@ HELD_OUT = 0x5EED
 
 @dataclass(frozen=True, slots=True)
 class PromptRow:
-    """One prompt: text or chat messages, the label for the environment, and the row's other fields."""
+    """One prompt: text or chat messages, the label for the environment, and the row's other fields.
+
+    number  of the dataset's row, from 1; None where the prompt is of no dataset, or of a journal
+    """
 
     prompt: Prompt
     label: Any = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    number: int | None = None
 
     def messages(self, system_prompt: str | None = None) -> list[Message]:
         """The prompt as chat messages, with a system message in front if there is none."""
@@ -91,6 +97,7 @@ class DatasetPrompts(PromptSource):
         self._rows = rows
         self._config = config
         self._seed = seed
+        self._folder = Path(config.path or "").parent
         self._lengths = np.fromiter(self._checked_lengths(), np.int64, len(rows))
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
@@ -112,11 +119,10 @@ class DatasetPrompts(PromptSource):
 
     def _row(self, number: int) -> PromptRow:
         fields = dict(self._rows[number])
-        return PromptRow(
-            fields.pop(self._config.prompt_field),
-            fields.pop(self._config.label_field, None),
-            {"row": number + 1, **fields},
-        )
+        prompt, label = fields.pop(self._config.prompt_field), fields.pop(self._config.label_field, None)
+        if (name := self._config.image_field) is not None:
+            prompt = with_images(prompt, fields.pop(name, None), self._rows.place(number), self._folder)
+        return PromptRow(prompt, label, fields, number + 1)
 
     def _checked_lengths(self) -> Iterator[int]:
         name = self._config.prompt_field

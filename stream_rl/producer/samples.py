@@ -17,12 +17,16 @@ __all__ = ["new_sample", "rebuild", "sampling_seed", "turn_seed"]
 def rebuild(leased: LeasedSample, rollout: Rollout) -> tuple[Sample, PromptRow]:
     """The sample as its journal has it, or a new one with the prompt of its index. Raises DataError for a bad row."""
     sample_id, config, start = leased.lease.sample_id, rollout.config, leased.start
-    row = PromptRow(start.prompt, start.label, start.metadata) if start else rollout.prompts.row(leased.prompt_index)
+    # A record has images by name alone; what an environment reads of its row must be the same as at the start.
+    recorded = start is not None and not start.images
+    row = PromptRow(start.prompt, start.label, start.metadata) if start and recorded else None
+    row = row or rollout.prompts.row(leased.prompt_index)
     seed = start.sampling_seed if start else sampling_seed(config.seed, sample_id)
     temperature = start.temperature if start else config.rollout.temperature
     sample = new_sample(row, sample_id, seed, temperature, session_id=f"{sample_id}.{leased.lease.nonce}")
     if start is not None:
         sample.prompt_tokens = start.prompt_tokens
+        sample.prompt_images, sample.prompt_image_tokens = start.images, start.image_tokens
     for turn in leased.turns:
         sample.append(turn)
     return sample, row

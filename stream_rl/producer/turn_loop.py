@@ -21,17 +21,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
-from stream_rl.buffer.records import Outcome, Record, SampleStart
+from stream_rl.buffer.records import Outcome, Record
 from stream_rl.engine.generation import Generation, SamplingParams
 from stream_rl.errors import EngineError, EnvFatalError
 from stream_rl.metrics import catalog
 from stream_rl.metrics.tracing import spanned
+from stream_rl.multimodal import Encoded
+from stream_rl.producer.album import Album
 from stream_rl.producer.budgets import Limit, overflow, tightest
 from stream_rl.producer.cache_scope import CacheScope
+from stream_rl.producer.engines import Engines
 from stream_rl.producer.env_session import Step
 from stream_rl.producer.episode_env import EpisodeEnv, RestartNeeded
 from stream_rl.producer.journal import Journal
@@ -39,7 +41,17 @@ from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.retries import EnvRetries
 from stream_rl.producer.samples import turn_seed
-from stream_rl.producer.turn_record import NO_TOKENS, NOTHING, Acted, Piece, answer_of, complete_record, open_record
+from stream_rl.producer.turn_record import (
+    NOTHING,
+    NOTHING_SHOWN,
+    Acted,
+    Piece,
+    answer_of,
+    complete_record,
+    finish_reason,
+    open_record,
+    start_record,
+)
 from stream_rl.sample import Int32, Sample, StopReason, Turn
 
 __all__ = ["Engines", "Episode"]
@@ -48,21 +60,6 @@ logger = logging.getLogger(__name__)
 
 ABORT_PAUSE = 0.05
 """Seconds before a request that the engine aborted in its queue is sent again."""
-
-
-class Engines(Protocol):
-    """What generates: the fleet, or a test's script."""
-
-    async def generate(
-        self,
-        session_id: str,
-        input_ids: Int32,
-        sampling: SamplingParams,
-        *,
-        rid: str | None = None,
-        extra_key: str | None = None,
-    ) -> Generation:
-        """Continues `input_ids` (int32 (p,)); requests of one session go to the engine that holds their prefix."""
 
 
 class Episode:
@@ -97,6 +94,7 @@ class Episode:
         self._limits = rollout.config.rollout
         self._engines = engines
         self._journal = journal
+        self._album = Album(rollout.chat.eyes)
         self._begun = begun
         self._returned = returned
         self._scope = scope
@@ -142,8 +140,9 @@ class Episode:
     async def _enter(self) -> None:
         """Starts the environment, or brings it back to where the journal stands."""
         if not self._begun:
-            self.sample.prompt_tokens = await self._env.start()
+            self._album.begin(self.sample, await self._env.start())
             return
+        self._album.restore(self.sample, await self._journal.pictures(self.sample.images))
         turns, name = len(self.sample.turns), self._rollout.environment.name
         try:
             how = str(await self._env.come_back(self.sample))
@@ -160,9 +159,10 @@ class Episode:
         self._since -= self.sample.active_seconds
         self.sample.restart()
         prompt = await self._env.start()
-        if self._begun and not np.array_equal(prompt, self.sample.prompt_tokens):
+        same = np.array_equal(prompt.tokens, self.sample.prompt_tokens) and prompt.names == self.sample.prompt_images
+        if self._begun and not same:
             raise EnvFatalError("the environment starts with another observation than the recorded one")
-        self.sample.prompt_tokens = prompt
+        self._album.begin(self.sample, prompt)
 
     @spanned("turn")
     async def _turn(self) -> None:
@@ -188,21 +188,22 @@ class Episode:
         return self._clock() - self._since
 
     async def _generate(self, limit: Limit) -> Piece:
-        """Continues the turn under way. A stop token at the cut is a stop, whatever the engine calls it."""
-        sample = self.sample
-        if (stopped := self._stopped(NOTHING)) or limit.tokens <= 0:
-            return Piece(NOTHING, "stop" if stopped else "length", 0.0)
+        """Continues the turn under way."""
+        sample, chat = self.sample, self._rollout.chat
+        reason = finish_reason(NOTHING, self._interaction(NOTHING), chat, limit.tokens, limit.tokens)
+        if reason != NOTHING.finish_reason:
+            return Piece(NOTHING, reason, 0.0)
         chunk = min(limit.tokens, self._limits.commit_every_tokens)
         sampling = SamplingParams(
             max_new_tokens=chunk,
             temperature=sample.temperature,
-            stop_token_ids=self._rollout.chat.stop_token_ids,
+            stop_token_ids=(*chat.stop_token_ids, *chat.forbidden),
             sampling_seed=turn_seed(sample.sampling_seed, sample.next_turn),
         )
         began = self._clock()
         key = self._scope.key if self._scope else None
         generation = await self._engines.generate(
-            sample.session_id, sample.tokens, sampling, rid=self.request_id, extra_key=key
+            sample.session_id, sample.tokens, sampling, images=self._album.inputs(), rid=self.request_id, extra_key=key
         )
         if self._known > generation.cached_tokens:  # of the context that an engine has computed before
             again = self._known - generation.cached_tokens
@@ -210,11 +211,7 @@ class Episode:
         self._known = generation.prompt_tokens + len(generation.tokens)
         if self._scope and (older := self._scope.older(generation)):
             catalog.OLDER_CACHE_TOKENS.inc(older)
-        reason = generation.finish_reason
-        if self._stopped(generation):
-            reason = "stop"
-        elif (length := len(generation.tokens)) >= chunk:
-            reason = "length" if length >= limit.tokens else "chunk"
+        reason = finish_reason(generation, self._interaction(generation), chat, chunk, limit.tokens)
         return Piece(generation, reason, self._clock() - began)
 
     async def _keep_open(self, piece: Piece) -> None:
@@ -228,35 +225,37 @@ class Episode:
         text = self._rollout.chat.decode(self._interaction(piece.generation))
         answer = answer_of([*self.sample.open_turn, self._open_record(piece)], text)
         began = self._clock()
-        act = self._env.cut if piece.finish_reason == "length" else self._env.step
+        act = self._env.cut if piece.cut else self._env.step
         return Acted(text, await act(answer, self.sample), self._clock() - began)
 
     async def _observe(self, piece: Piece, acted: Acted, limit: Limit) -> None:
         """Ends the episode, or appends the observation; either way the turn is committed."""
         reason = self._end(piece, acted.step, limit)
-        observation, encode_seconds = NO_TOKENS, 0.0
+        observation, encode_seconds = NOTHING_SHOWN, 0.0
         if reason is None:
             encoding = self._clock()
-            observation = self._env.encode(acted.step.observation, self._interaction(piece.generation))
+            observation = await self._env.show(acted.step.observation, self._interaction(piece.generation))
             encode_seconds = self._clock() - encoding
-            reason = overflow(self.sample, len(piece.generation.tokens) + len(observation), self._limits)
+            reason = overflow(self.sample, len(piece.generation.tokens) + len(observation.tokens), self._limits)
+        if reason is not None:  # an observation without room is left out whole, its images with it
+            observation = NOTHING_SHOWN
         record = complete_record(
             self.sample.next_turn,
             piece,
             acted,
-            observation=NO_TOKENS if reason else observation,
+            observation=observation,
             encode_seconds=encode_seconds,
             env_retries=self._env.retries.turn,
             active_seconds=self._active_seconds(),
         )
-        await self._commit(record, reason)
+        await self._commit(record, reason, observation)
         self._env.retries.turn_completed()
 
     def _end(self, piece: Piece, step: Step, limit: Limit) -> StopReason | None:
         """Why the episode ends here, before any observation; None when it goes on."""
         sample, limits = self.sample, self._limits
-        if piece.finish_reason == "length":
-            return limit.reason
+        if piece.cut:
+            return limit.reason if piece.finish_reason == "length" else StopReason.IMAGE_PLACEHOLDER
         if step.ends is not None:
             return step.ends
         if sample.parse_failures + step.parse_failures > self._rollout.config.environment.max_parse_failures:
@@ -273,10 +272,13 @@ class Episode:
     def _open_record(self, piece: Piece) -> Turn:
         return open_record(self.sample.next_turn, piece, active_seconds=self._active_seconds())
 
-    async def _commit(self, record: Turn | None, reason: StopReason | None = None) -> None:
+    async def _commit(
+        self, record: Turn | None, reason: StopReason | None = None, observation: Encoded = NOTHING_SHOWN
+    ) -> None:
         sample = self.sample
-        records: list[Record] = [] if self._begun else [self._start_record()]
+        records: list[Record] = [] if self._begun else [start_record(sample)]
         if record is not None:
+            self._album.add(observation)
             sample.append(record)
             records.append(record)
         outcome = None
@@ -284,21 +286,10 @@ class Episode:
             sample.status, sample.stop_reason = reason.status, reason
             sample.reward = await self._env.score(sample)
             outcome = Outcome(reason.status, reason, sample.reward)
-        await self._journal.commit(records, outcome)
+        await self._journal.commit(records, outcome, self._album.unrecorded())
         self._since = self._clock()
         self._begun = True
-
-    def _start_record(self) -> SampleStart:
-        sample = self.sample
-        return SampleStart(
-            sample.prompt, sample.prompt_tokens, sample.temperature, sample.sampling_seed, sample.label, sample.metadata
-        )
 
     def _interaction(self, generation: Generation) -> Int32:
         """All ids of the turn under way, int32 (g,): those of its open records, and these."""
         return np.concatenate([*(turn.generated for turn in self.sample.open_turn), generation.tokens])
-
-    def _stopped(self, generation: Generation) -> bool:
-        """Whether the turn under way ends with a stop token, which may stand just before a cut."""
-        ids = self._interaction(generation)
-        return bool(len(ids)) and int(ids[-1]) in self._rollout.chat.stop_token_ids

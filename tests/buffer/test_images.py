@@ -8,9 +8,9 @@ import pytest
 from journal_builders import START, outcome, turn
 
 from stream_rl.buffer import LeasedSample, TrajectoryBuffer
-from stream_rl.buffer.images import IMAGE_LIMIT, image_name
+from stream_rl.buffer.images import IMAGE_LIMIT
 from stream_rl.errors import CorruptRecord, ImageMissing
-from stream_rl.sample import LedgerEntry
+from stream_rl.sample import LedgerEntry, image_name
 
 RED, BLUE = b"red pixels", b"blue pixels"
 

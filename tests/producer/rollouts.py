@@ -11,8 +11,9 @@ import numpy as np
 
 from stream_rl.buffer.records import Outcome, Record, SampleStart
 from stream_rl.config import Config
-from stream_rl.engine.generation import Generation, SamplingParams
+from stream_rl.engine.generation import Generation, ImageInputs, SamplingParams
 from stream_rl.models.tiny_text import WORDS
+from stream_rl.multimodal import Picture
 from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.samples import new_sample
@@ -54,19 +55,32 @@ class ScriptedEngines:
     `cuts` gives, request by request, after how many tokens to abort; None lets the request run.
     """
 
-    def __init__(self, policy: Callable[[list[int]], Sequence[int]], cuts: Iterable[int | None] = ()) -> None:
+    def __init__(
+        self, policy: Callable[[list[int]], Sequence[int]], cuts: Iterable[int | None] = (), end: int = END
+    ) -> None:
+        self.end = end
         self.policy = policy
         self.cuts = iter(cuts)
         self.requests: list[tuple[list[int], SamplingParams]] = []
+        self.images: list[ImageInputs | None] = []
         self.version = WeightVersion(0)
 
-    async def generate(self, _session: str, input_ids: Int32, sampling: SamplingParams, **_keys: str) -> Generation:
+    async def generate(
+        self,
+        _session: str,
+        input_ids: Int32,
+        sampling: SamplingParams,
+        *,
+        images: ImageInputs | None = None,
+        **_keys: str,
+    ) -> Generation:
         await asyncio.sleep(0)
+        self.images.append(images)
         given = input_ids.tolist()
         self.requests.append((given, sampling))
         reply = list(self.policy(given))[: sampling.max_new_tokens]
         # As the real engine: a stop token in the last place that the budget allows is called a length stop.
-        reason = "stop" if reply[-1] == END and len(reply) < sampling.max_new_tokens else "length"
+        reason = "stop" if reply[-1] == self.end and len(reply) < sampling.max_new_tokens else "length"
         cut = next(self.cuts, None)
         if cut is not None and cut < len(reply):
             reply, reason = reply[:cut], "abort"
@@ -110,11 +124,21 @@ class RecordingJournal:
         self.outcome: Outcome | None = None
         self.failure: tuple[StopReason, str] | None = None
         self.restarts = 0
+        self.kept: dict[str, bytes] = {}
+        self.carried: list[list[str]] = []
+        """Names of the pictures that each commit brought along."""
 
-    async def commit(self, records: Sequence[Record], outcome: Outcome | None = None) -> None:
+    async def commit(
+        self, records: Sequence[Record], outcome: Outcome | None = None, pictures: Sequence[Picture] = ()
+    ) -> None:
         assert self.outcome is None, "committed after the end"
         self.records += records
+        self.carried.append([picture.name for picture in pictures])
+        self.kept |= {picture.name: picture.data for picture in pictures}
         self.outcome = outcome
+
+    async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        return {name: self.kept[name] for name in names}
 
     async def restart(self) -> None:
         self.restarts += 1
@@ -140,6 +164,7 @@ def resumed(rollout: Rollout, records: Sequence[Record], row: PromptRow | None =
     assert isinstance(start, SampleStart)
     sample, row = fresh(rollout, row)
     sample.prompt_tokens = start.prompt_tokens
+    sample.prompt_images, sample.prompt_image_tokens = start.images, start.image_tokens
     for turn in turns:
         assert isinstance(turn, Turn)
         sample.append(turn)

@@ -86,8 +86,8 @@ class TestALoop:
 
 async def test_a_loop_whose_lease_is_lost_is_cancelled(loop):
     class Fenced(RecordingJournal):
-        async def commit(self, records, outcome=None):
-            await super().commit(records, outcome)
+        async def commit(self, *given):
+            await super().commit(*given)
             if len(self.turns) == 2:
                 raise LeaseLost("a newer lease exists")
 

@@ -46,7 +46,7 @@ class KeyedFleet(ScriptedFleet):
         self.version = WeightVersion(1)
         self.keys: dict[str, set[str | None]] = {}
 
-    async def generate(self, session_id, input_ids, sampling, *, rid=None, extra_key=None):
+    async def generate(self, session_id, input_ids, sampling, *, images=None, rid=None, extra_key=None):
         self.keys.setdefault(session_id.partition("-")[0], set()).add(extra_key)
         answer = await super().generate(session_id, input_ids, sampling, rid=rid)
         return Generation(answer.tokens, answer.log_probs, answer.spans, answer.finish_reason, cached_tokens=1)

@@ -84,6 +84,11 @@ def test_a_prompt_that_is_too_long_is_found_wherever_it_stands(config, tmp_path)
         asyncio.run(check_rollout(config(**{"data.path": str(path), "rollout.max_context_len": 100})))
 
 
+def test_a_field_may_have_any_name_and_the_rows_number_takes_none():
+    row = DatasetPrompts(Listed([{"prompt": "a"}, {"prompt": "b", "row": "mine"}]), DataConfig(shuffle=False), 0).row(1)
+    assert (row.metadata, row.number) == ({"row": "mine"}, 2)
+
+
 def test_the_longest_rows_come_first():
     source = DatasetPrompts(Listed({"prompt": "x" * length} for length in (1, 5, 3)), DataConfig(), 0)
 

@@ -277,8 +277,8 @@ def bump_version_after_first_commit(journal: RecordingJournal, engines: Scripted
     """The engine has new weights once the first record is committed."""
     commit = journal.commit
 
-    async def commit_and_bump(records, outcome=None):
-        await commit(records, outcome)
+    async def commit_and_bump(*given):
+        await commit(*given)
         engines.version = WeightVersion(1)
 
     journal.commit = commit_and_bump  # type: ignore[method-assign]

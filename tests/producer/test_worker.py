@@ -36,7 +36,7 @@ class ScriptedFleet(ScriptedEngines):
     async def refresh(self, engines, confirmed=None):
         self.engines = tuple(name for name, _ in engines)
 
-    async def generate(self, session_id, input_ids, sampling, *, rid=None, extra_key=None) -> Generation:
+    async def generate(self, session_id, input_ids, sampling, *, images=None, rid=None, extra_key=None) -> Generation:
         if len(self.requests) >= self.limit:
             self.exhausted.set()
             await asyncio.sleep(3600)

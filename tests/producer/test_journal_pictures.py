@@ -1,0 +1,111 @@
+"""Pictures on their way into the buffer: put before the commit that names them, once for all who show them, and again
+where Redis lost them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import redis.asyncio
+from rollouts import generation
+
+from stream_rl.buffer import LeasedSample, SampleStart, TrajectoryBuffer
+from stream_rl.config import Config
+from stream_rl.multimodal import Encoded, Picture
+from stream_rl.producer.journal import BufferJournal
+from stream_rl.sample import Turn, WeightVersion
+
+PROMPT = [Picture.of(os.urandom(200_000), 3) for _ in range(4)]
+GROUP = 8
+
+
+def start(pictures: list[Picture]) -> SampleStart:
+    shown = Encoded(np.array([3, 7], np.int32), pictures)
+    return SampleStart("go", shown.tokens, images=shown.names, image_tokens=shown.image_tokens)
+
+
+def turn(index: int, picture: Picture) -> Turn:
+    part = generation([7, 4], "stop", WeightVersion(0))
+    return Turn(
+        index,
+        part.tokens,
+        part.log_probs,
+        np.array([5], np.int32),
+        part.spans,
+        images=(picture.name,),
+        image_tokens=(1,),
+    )
+
+
+async def leased(open_buffer: Callable[[Config], Any], config: Callable[..., Config]) -> tuple[TrajectoryBuffer, Any]:
+    buffer = await open_buffer(config(**{"rollout.group_size": GROUP, "rollout.groups_per_step": 1}))
+    return buffer, await buffer.lease("p", GROUP)
+
+
+def journal_of(buffer: TrajectoryBuffer, sample: LeasedSample) -> BufferJournal:
+    return BufferJournal(buffer, sample, "pictures-test")
+
+
+async def test_a_groups_prompt_images_are_shipped_and_kept_once(open_buffer, config, server):
+    buffer, samples = await leased(open_buffer, config)
+    client = redis.asyncio.from_url(server.url)
+    assert len(samples) == GROUP
+
+    async def received() -> int:
+        return int((await client.info("stats"))["total_net_input_bytes"])
+
+    before = await received()
+    for sample in samples:
+        await journal_of(buffer, sample).commit([start(PROMPT)], None, PROMPT)
+    shipped = await received() - before
+    images = [key async for key in client.scan_iter(match="*image:*", count=10_000)]
+    kept = sum([await client.strlen(key) for key in images if key.decode().endswith(tuple(p.name for p in PROMPT))])
+    await client.aclose()
+
+    one_copy = sum(len(picture.data) for picture in PROMPT)
+    assert kept == one_copy
+    assert one_copy <= shipped < 1.2 * one_copy
+
+
+async def test_an_image_that_redis_lost_is_put_again(open_buffer, config, server):
+    """A Redis that lost its newest writes has neither the image nor the record that names it."""
+    buffer, (sample, *_) = await leased(open_buffer, config)
+    journal, first, second = journal_of(buffer, sample), Picture.of(b"first", 1), Picture.of(b"second", 1)
+    await journal.commit([start([]), turn(0, first)], None, [first])
+    put, calls = buffer.put_images, []
+
+    async def forgetful(images: Any) -> Any:
+        calls.append(list(images))
+        return await put(calls[-1]) if len(calls) > 1 else ()
+
+    buffer.put_images = forgetful
+    await journal.commit([turn(1, second)], None, [second])
+
+    assert [len(images) for images in calls] == [1, 1]
+    await buffer.release([journal.lease])
+    found = await buffer.lease("p", GROUP)
+    (again,) = [one for one in found if one.lease.sample_id == sample.lease.sample_id]
+    assert await journal_of(buffer, again).pictures([first.name, second.name]) == {
+        first.name: b"first",
+        second.name: b"second",
+    }
+
+
+async def test_images_are_there_before_anything_names_them(open_buffer, config):
+    buffer, (sample, *_) = await leased(open_buffer, config)
+    order: list[str] = []
+    for name in ("put_images", "commit"):
+        call = getattr(buffer, name)
+
+        async def noted(*given: Any, name: str = name, call: Any = call) -> Any:
+            order.append(name)
+            return await call(*given)
+
+        setattr(buffer, name, noted)
+    picture = Picture.of(b"new", 1)
+
+    await journal_of(buffer, sample).commit([start([picture])], None, [picture])
+
+    assert order == ["put_images", "commit"]
