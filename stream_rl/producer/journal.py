@@ -14,7 +14,7 @@ import numpy as np
 
 from stream_rl.buffer.records import LeasedSample, Outcome, Record, SampleStart
 from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
-from stream_rl.errors import ImageMissing, JournalMismatch, LeaseLost
+from stream_rl.errors import CorruptRecord, ImageError, ImageMissing, JournalMismatch, LeaseLost
 from stream_rl.metrics import catalog
 from stream_rl.metrics.labels import turn_label
 from stream_rl.metrics.repetition import repetition
@@ -112,9 +112,11 @@ class BufferJournal:
             self._count_end()
 
     async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Reads them from the buffer. Raises CorruptRecord when one is not there."""
-        if names:
-            self._pictures |= await self._buffer.load_images(names)
+        """Reads them from the buffer. Raises ImageError when one is not there: this sample cannot go on."""
+        try:
+            self._pictures |= await self._buffer.load_images(names) if names else {}
+        except CorruptRecord as error:
+            raise ImageError(f"sample {self.lease.sample_id} cannot be resumed: {error}") from error
         return self._pictures
 
     async def restart(self) -> None:
@@ -193,7 +195,7 @@ class BufferJournal:
 
     def _count_end(self) -> None:
         generated = [record.generated for record in self._records if isinstance(record, Turn)]
-        if (repeated := repetition(np.concatenate(generated))) is not None:
+        if generated and (repeated := repetition(np.concatenate(generated))) is not None:
             catalog.REPETITION.observe(repeated, environment=self._environment)
 
 

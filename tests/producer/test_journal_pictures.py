@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import redis.asyncio
 from rollouts import generation
 
 from stream_rl.buffer import LeasedSample, SampleStart, TrajectoryBuffer
 from stream_rl.config import Config
+from stream_rl.errors import ImageError
 from stream_rl.multimodal import Encoded, Picture
 from stream_rl.producer.journal import BufferJournal
 from stream_rl.sample import Turn, WeightVersion
@@ -91,6 +93,13 @@ async def test_an_image_that_redis_lost_is_put_again(open_buffer, config, server
         first.name: b"first",
         second.name: b"second",
     }
+
+
+async def test_a_sample_whose_image_is_gone_cannot_go_on_and_says_so(open_buffer, config):
+    buffer, (sample, *_) = await leased(open_buffer, config)
+
+    with pytest.raises(ImageError, match=r"sample 0-0 cannot be resumed: image 0{32} is not in the buffer"):
+        await journal_of(buffer, sample).pictures(["0" * 32])
 
 
 async def test_images_are_there_before_anything_names_them(open_buffer, config):

@@ -19,6 +19,7 @@ from stream_rl.buffer import codec
 from stream_rl.buffer.records import SampleStart
 from stream_rl.models.tiny_vlm import FRAME, VLM_WORDS
 from stream_rl.producer.loading import Rollout, load_rollout
+from stream_rl.producer.prompts import PromptRow
 from stream_rl.sample import Sample, Status, StopReason, image_name
 
 ID = {word: number for number, word in enumerate(VLM_WORDS)}
@@ -185,6 +186,14 @@ class TestBadImages:
         assert reason is StopReason.ENV_FAILURE
         assert "is damaged" in detail or "no known format" in detail
         assert len(journal.turns) == 1
+
+    async def test_a_prompts_image_too_fails_its_sample_alone(self, seeing):
+        row = PromptRow([{"role": "user", "content": [{"type": "image", "image": b"none"}]}], "0 0")
+
+        _, journal = await play(seeing(), says(), row=row)
+
+        assert journal.failure[0] is StopReason.ENV_FAILURE
+        assert "an image of 4 bytes is of no known format" in journal.failure[1]
 
     async def test_one_of_a_shape_that_the_processor_refuses(self, seeing, monkeypatch):
         monkeypatch.setattr(picture_env, "pictures", lambda *_: [Image.new("RGB", (900, 2))])
