@@ -47,7 +47,7 @@ def simulate(  # noqa: PLR0917 - the command's options
     ] = None,
     max_staleness: Annotated[str, typer.Option(help="Bounds to try, with commas. [default: 0,1,2,4,8]")] = "",
     concurrency: Annotated[str, typer.Option(help="Samples in play to try, all producers together.")] = "",
-    steps: Annotated[int, typer.Option(min=10, help="Steps that each simulated run takes.")] = 60,
+    steps: Annotated[int, typer.Option(min=10, help="Steps that each simulated run takes.")] = 40,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
 ) -> None:
     """Predict throughput, idle time, lag, waste and length bias by staleness and concurrency, and recommend a setting.

@@ -52,7 +52,7 @@ def announce(config: Config, url: str, pid: int) -> None:
 @pytest.mark.parametrize(
     "command",
     ["train", "status", "report", "make-model", "inspect", "export", "purge", "settings", "metrics", "buffer check",
-     "dead-letters list", "dead-letters show", "dead-letters requeue"],
+     "set", "simulate", "sweep", "dead-letters list", "dead-letters show", "dead-letters requeue"],
 )  # fmt: skip
 def test_help_teaches_by_example(stream_rl: StreamRL, command: str) -> None:
     answer = stream_rl(*command.split(), "--help")
