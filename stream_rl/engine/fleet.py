@@ -174,15 +174,15 @@ class Fleet:
                 del self._running[rid]
         _check_stamps(generation, engine, confirmed)
         annotate(
-            engine=engine.engine_id,
-            finish_reason=generation.finish_reason,
-            version=str(generation.spans[-1].version) if generation.spans else "",
-            **{
+            {
                 "gen_ai.operation.name": "chat",
                 "gen_ai.usage.input_tokens": generation.prompt_tokens,
                 "gen_ai.usage.output_tokens": len(generation.tokens),
                 "cached_tokens": generation.cached_tokens,
-            },
+                "finish_reason": generation.finish_reason,
+                "engine": engine.engine_id,
+                "version": str(generation.spans[-1].version) if generation.spans else "",
+            }
         )
         return generation
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -101,7 +101,7 @@ def span(name: str, **attributes: Attribute) -> AbstractContextManager[Any]:
     return _tracers[-1].start_as_current_span(name, attributes={"turn": sample.turn, **attributes})
 
 
-def annotate(**attributes: Attribute) -> None:
+def annotate(attributes: Mapping[str, Attribute]) -> None:
     """Adds to the span that the block is in."""
     sample = current()
     if sample is not None and sample.traced:
@@ -110,10 +110,10 @@ def annotate(**attributes: Attribute) -> None:
         get_current_span().set_attributes(attributes)
 
 
-def spanned(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+def spanned(name: str) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
     """The same for a coroutine function."""
 
-    def around(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    def around(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         @functools.wraps(function)
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
             sample = current()

@@ -45,7 +45,7 @@ class TurnQuery:
         if not any(Path(file).stat().st_size for file in files):
             raise ConfigError(f"{folder} has no turn log: nothing was committed yet, or metrics.turn_log is false")
         self._connection = duckdb.connect()
-        columns = {name: kind for name, (kind, _) in TURN_FIELDS.items()}
+        columns: Any = {name: kind for name, (kind, _) in TURN_FIELDS.items()}
         # A live log may end within a line that is being written.
         self._connection.read_json(
             files, format="newline_delimited", columns=columns, filename=True, ignore_errors=True

@@ -61,7 +61,7 @@ class EpisodeEnv:
     @spanned("environment")
     async def step(self, answer: Answer, sample: Sample) -> Step:
         """Acts; after a failure the environment is brought back first. Raises RestartNeeded as `come_back`."""
-        annotate(**{"input.value": answer.text})
+        annotate({"input.value": answer.text})
         return await self._retried(lambda: self._session.step(answer), sample)
 
     async def cut(self, answer: Answer, sample: Sample) -> Step:

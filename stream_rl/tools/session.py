@@ -140,12 +140,12 @@ class ToolSession:
     async def _called(self, tool: Tool, call: ToolCall) -> Any:
         """What the tool returned, or the ActionError that it raised."""
         named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool.name}
-        annotate(**named, **{"input.value": str(call.arguments)})
+        annotate({**named, "input.value": str(call.arguments)})
         seconds, function = self._toolbox.settings.tool_timeout, self._open[tool.name].call
         try:
             async with asyncio.timeout(seconds):
                 value = await self._context.act(mistakes_are_answers(partial(function, **call.arguments), function))
-                annotate(**{"output.value": str(value)})
+                annotate({"output.value": str(value)})
                 return value
         except TimeoutError as error:
             catalog.TOOL_CALLS.inc(tool=tool.name, outcome="timeout")

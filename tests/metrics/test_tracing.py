@@ -39,7 +39,7 @@ def ids(one: ReadableSpan) -> tuple[int, int, int | None]:
 
 @spanned("generate")
 async def generate() -> int:
-    annotate(tokens=7)
+    annotate({"tokens": 7})
     return 7
 
 

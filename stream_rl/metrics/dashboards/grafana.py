@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -112,7 +112,8 @@ def _figure(panel: GrafanaPanel) -> stat.Panel:
 
 def _framed(drawn: Drawn, panel: GrafanaPanel, form: PromQueryFormat) -> Drawn:
     drawn.title(panel.title).description(panel.look).unit(panel.unit).datasource(SOURCE).span(panel.width).height(8)
-    return drawn.targets([_query(place, query, form) for place, query in enumerate(panel.queries)])
+    queries: list[Any] = [_query(place, query, form) for place, query in enumerate(panel.queries)]
+    return drawn.targets(queries)
 
 
 _FORMS: Mapping[str, Callable[[GrafanaPanel], timeseries.Panel | heatmap.Panel | stat.Panel]] = {
