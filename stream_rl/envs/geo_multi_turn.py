@@ -122,7 +122,10 @@ def _texts(prompt: Any) -> Iterator[str]:
     """Every text of a prompt: itself, its messages' contents, their text parts."""
     for message in [{"content": prompt}] if isinstance(prompt, str) else prompt:
         content = message.get("content") or ""
-        yield from [content] if isinstance(content, str) else (part.get("text", "") for part in content)
+        if isinstance(content, str):
+            yield content
+        else:
+            yield from (str(part.get("text", "")) for part in content)
 
 
 def _checked(call: Parsed) -> str | None:

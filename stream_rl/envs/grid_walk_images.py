@@ -46,7 +46,7 @@ def build_env(
     **_: Any,
 ) -> GridWalk:
     """An episode on the cells of `sample.label` ({"start", "goal"}, each a row and a column)."""
-    start, goal = (tuple(sample.label[name]) for name in ("start", "goal"))
+    start, goal = _cell(sample.label["start"]), _cell(sample.label["goal"])
     return GridWalk(start, goal, size=_checked_size(size), side=int(frame), blank=bool(blank_observations))
 
 
@@ -98,8 +98,7 @@ class GridWalk(BaseInteractionEnv):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        row, column = state["dot"]
-        self._dot = (int(row), int(column))
+        self._dot = _cell(state["dot"])
         self._actions, self._well_formed = int(state["actions"]), int(state["well_formed"])
         self._total = float(state["total"])
 
@@ -112,6 +111,11 @@ class GridWalk(BaseInteractionEnv):
         total = 1.0 if self._dot == self._goal else FORMAT_REWARD * self._well_formed / self._actions
         change, self._total = total - self._total, total
         return change
+
+
+def _cell(place: Any) -> tuple[int, int]:
+    row, column = place
+    return int(row), int(column)
 
 
 def _checked_size(size: Any) -> int:

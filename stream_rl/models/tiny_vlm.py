@@ -15,9 +15,7 @@ from typing import Any
 
 import torch
 from transformers import (
-    PreTrainedModel,
     PreTrainedTokenizerFast,
-    ProcessorMixin,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLProcessor,
@@ -99,8 +97,10 @@ def make_tiny_vlm(out: Path, *, seed: int = 0) -> None:
         **_places(tokenizer),
     )
     images = Qwen2VLImageProcessor(patch_size=16, size=_sizes(32), image_mean=[0.5] * 3, image_std=[0.5] * 3)
-    processor = Qwen3VLProcessor(images, tokenizer, Qwen3VLVideoProcessor(), chat_template=CHAT_TEMPLATE)
-    _save(out, lambda: Qwen3VLForConditionalGeneration(config), processor, seed)
+    _random(Qwen3VLForConditionalGeneration, config, seed).save_pretrained(out)
+    _untyped(Qwen3VLProcessor, images, tokenizer, Qwen3VLVideoProcessor(), chat_template=CHAT_TEMPLATE).save_pretrained(
+        out
+    )
 
 
 def make_tiny_vlm_qwen2_5(out: Path, *, seed: int = 0) -> None:
@@ -117,8 +117,10 @@ def make_tiny_vlm_qwen2_5(out: Path, *, seed: int = 0) -> None:
         **_places(tokenizer),
     )
     images = Qwen2VLImageProcessor(patch_size=14, size=_sizes(28))
-    processor = Qwen2_5_VLProcessor(images, tokenizer, Qwen2VLVideoProcessor(), chat_template=CHAT_TEMPLATE)
-    _save(out, lambda: Qwen2_5_VLForConditionalGeneration(config), processor, seed)
+    _random(Qwen2_5_VLForConditionalGeneration, config, seed).save_pretrained(out)
+    _untyped(
+        Qwen2_5_VLProcessor, images, tokenizer, Qwen2VLVideoProcessor(), chat_template=CHAT_TEMPLATE
+    ).save_pretrained(out)
 
 
 def vlm_tokenizer() -> PreTrainedTokenizerFast:
@@ -127,13 +129,17 @@ def vlm_tokenizer() -> PreTrainedTokenizerFast:
     return word_tokenizer(VLM_WORDS, CHAT_TEMPLATE, marks=marks, context_length=CONTEXT_LENGTH)
 
 
-def _save(out: Path, build: Callable[[], PreTrainedModel], processor: ProcessorMixin, seed: int) -> None:
+def _random(model_class: Callable[..., Any], config: Any, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build()
+        model = model_class(config)
     _hold_back_control(model)
-    model.save_pretrained(out)
-    processor.save_pretrained(out)
+    return model
+
+
+def _untyped(made: Callable[..., Any], *parts: Any, **named: Any) -> Any:
+    """Calls what transformers leaves without types."""
+    return made(*parts, **named)
 
 
 @torch.no_grad()
@@ -150,11 +156,11 @@ def _hold_back_control(model: Any) -> None:
     model.lm_head.weight[[VLM_WORDS.index(word) for word in CONTROL], 0] = -12.0
 
 
-def _ends(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+def _ends(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     return {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
 
 
-def _places(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+def _places(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     return {
         f"{name}_token_id": tokenizer.convert_tokens_to_ids(mark)
         for name, mark in zip(("vision_start", "vision_end", "image", "video"), VISION_MARKS, strict=True)
