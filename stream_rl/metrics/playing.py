@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Playing", "current", "playing"]
 
@@ -19,7 +20,7 @@ class Playing:
 
     lease      the number of its lease
     next_turn  says which interaction is under way
-    traced     whether its spans are kept
+    tracer     takes its spans (an OpenTelemetry tracer); None: it is not traced
     """
 
     run: str
@@ -27,7 +28,12 @@ class Playing:
     sample: str
     lease: int
     next_turn: Callable[[], int]
-    traced: bool = False
+    tracer: Any = None
+
+    @property
+    def traced(self) -> bool:
+        """Whether its spans are kept."""
+        return self.tracer is not None
 
     @property
     def turn(self) -> int:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from opentelemetry.sdk.trace import SpanProcessor
-    from opentelemetry.trace import Tracer
 
 __all__ = ["Traces", "annotate", "span", "spanned", "start_otlp"]
 
@@ -34,30 +33,26 @@ T = TypeVar("T")
 Attribute = str | int | float | bool
 
 _IDS: ContextVar[tuple[int, int] | None] = ContextVar("ids", default=None)
-_tracers: list[Tracer] = []
 
 
 class Traces:
     """What of a process's samples is traced; `Traces(None)` is nothing.
 
     Args:
-        processor: takes the spans. One a process: spans anywhere in an episode go to the newest.
+        processor: takes the spans.
         share: of trajectories that are traced.
     """
 
     def __init__(self, processor: SpanProcessor | None, share: float = 0.0) -> None:
         self._share = share
-        self._provider = None
-        if processor is not None:
-            self._provider = _provider(processor)
-            self._tracer = self._provider.get_tracer("stream_rl")
-            _tracers.append(self._tracer)
+        self._provider = None if processor is None else _provider(processor)
+        self._tracer = None if self._provider is None else self._provider.get_tracer("stream_rl")
 
     @contextmanager
     def trajectory(self, sample: Playing) -> Iterator[Playing]:
         """Makes `sample` the one that this task plays, and its trace, if it has one, the one that spans go to."""
         trace_id, root = _trace_id(sample), _root_id(sample)
-        sample.traced = self._provider is not None and trace_id % 2**32 < self._share * 2**32
+        sample.tracer = self._tracer if trace_id % 2**32 < self._share * 2**32 else None
         with playing(sample), _in_trace(trace_id, root) if sample.traced else nullcontext():
             yield sample
 
@@ -70,7 +65,7 @@ class Traces:
         given = _IDS.set((_trace_id(sample), _root_id(sample)))
         try:
             named = {"gen_ai.operation.name": "invoke_agent", "run": sample.run, "sample": sample.sample, **attributes}
-            self._tracer.start_span(
+            sample.tracer.start_span(
                 f"trajectory {sample.sample}", Context(), attributes=named, start_time=round(began * 1e9)
             ).end()
         finally:
@@ -79,7 +74,6 @@ class Traces:
     def close(self) -> None:
         """Sends what has not been sent."""
         if self._provider is not None:
-            _tracers.remove(self._tracer)
             self._provider.shutdown()
 
 
@@ -98,7 +92,10 @@ def span(name: str, **attributes: Attribute) -> AbstractContextManager[Any]:
     sample = current()
     if sample is None or not sample.traced:
         return nullcontext()
-    return _tracers[-1].start_as_current_span(name, attributes={"turn": sample.turn, **attributes})
+    opened: AbstractContextManager[Any] = sample.tracer.start_as_current_span(
+        name, attributes={"turn": sample.turn, **attributes}
+    )
+    return opened
 
 
 def annotate(attributes: Mapping[str, Attribute]) -> None:
