@@ -36,7 +36,7 @@ def test_the_template_is_chatml_and_its_newlines_are_tokens(tiny_model: Path) ->
 def test_the_model_has_the_size_that_learns(tiny_model: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     config = model.config
-    assert (config.hidden_size, config.num_hidden_layers, config.vocab_size, config.head_dim) == (64, 2, 32, 16)
+    assert (config.hidden_size, config.num_hidden_layers, config.vocab_size, config.head_dim) == (128, 2, 32, 16)
     assert model.dtype == torch.float32
     assert not config.tie_word_embeddings
     assert config.eos_token_id == model.generation_config.eos_token_id == WORDS.index("<|im_end|>")
