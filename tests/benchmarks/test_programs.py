@@ -73,6 +73,19 @@ def test_the_engine_client(benchmark: Any) -> None:
     assert set(figures) == {"bare aiohttp", "EngineClient"}
 
 
+def test_schedules(benchmark: Any) -> None:
+    figures, printed = benchmark(
+        "scheduling.py", "--policies", "ours", "over-sampling", "--steps", "2", "--skipped", "1"
+    )
+    for name in ("ours", "over-sampling"):
+        (one,) = figures["policies"][name]
+        assert one["tokens_per_second"] > 0
+        assert one["dropped"] == 0
+        assert 0 <= one["trainer_idle"] < 1
+    assert figures["policies"]["ours"][0]["group_lag_max"] <= 12
+    assert "of bound" in printed
+
+
 def test_live_episodes(benchmark: Any) -> None:
     figures, printed = benchmark("producer.py", "--live", "64", "--rounds", "1", "--prompt", "8", "--tokens", "4")
     for live in ("1", "64"):

@@ -1,0 +1,1 @@
+"""The parts of benchmarks/scheduling.py: world, engines, policies, pipeline, and what they are judged by."""
