@@ -108,23 +108,10 @@ def axes(x: str, y: str, **yaxis: Any) -> dict[str, Any]:
     return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, **yaxis}}
 
 
-def horizontal(y: float, colour: str) -> dict[str, Any]:
-    """A dashed line over the whole width: a bound."""
-    line = {"color": colour, "width": 1.2, "dash": "dash"}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
-
-
 def vertical(x: float) -> dict[str, Any]:
     """A dotted line over the whole height: an event."""
     line = {"color": ROSE, "width": 1.2, "dash": "dot"}
     return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": x, "x1": x, "line": line}
-
-
-def bound_name(text: str, y: float, colour: str) -> dict[str, Any]:
-    """The name of a horizontal line, at its right end."""
-    font = {"size": 11, "color": colour}
-    place = {"xref": "paper", "x": 1, "xanchor": "right", "y": y, "yanchor": "bottom"}
-    return {"text": text, "font": font, "showarrow": False, **place}
 
 
 def event_name(text: str, x: float) -> dict[str, Any]:
