@@ -10,15 +10,15 @@ package, its variable-length kernel takes the row as it is instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.utils import is_flash_attn_2_available
+from transformers.utils.import_utils import is_flash_attn_2_available
 
 __all__ = [
     "PACKED",
@@ -57,12 +57,15 @@ class Run:
     places: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
 class Sequences:
-    """How a packed row divides into runs; the same for all layers of a forward pass."""
+    """How a packed row divides into runs; the same for all layers of a forward pass.
 
-    runs: tuple[Run, ...]
-    _bands: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    No dataclass: FSDP would copy it for every block, in search of numbers to make narrower.
+    """
+
+    def __init__(self, runs: tuple[Run, ...]) -> None:
+        self.runs = runs
+        self._bands: dict[tuple[int, int], Tensor] = {}
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device) -> Sequences:
@@ -106,13 +109,20 @@ def packed_attention(
     wanted = [name for name in _CHANGES_SCORES if others.get(name) is not None]
     if wanted or sequences is None or attention_mask is not None or is_causal is False:
         raise Unpackable(f"attention with {wanted[0] if wanted else 'a mask of its own'}")
+    shared = query.shape[1] // key.shape[1]
+    # With a mask no fused kernel of CUDA's takes fewer heads of keys and values: all scores would be written out.
+    few_heads = sliding_window is None
+    if shared > 1 and not few_heads:
+        key, value = (tensor.repeat_interleave(shared, dim=1) for tensor in (key, value))
     attended = []
     for run in sequences.runs:
-        rows = [_as_rows(tensor[0, :, run.start : run.end].transpose(0, 1), run) for tensor in (query, key, value)]
+        q, k, v = (_as_rows(tensor[0, :, run.start : run.end].transpose(0, 1), run) for tensor in (query, key, value))
         narrow = sliding_window is not None and run.width > sliding_window
         band = sequences.band(run.width, sliding_window, query.device) if narrow and sliding_window else None
-        found, _ = sdpa_attention_forward(module, *rows, band, dropout=dropout, scaling=scaling, is_causal=True)
-        flat = found.flatten(0, 1)
+        found = functional.scaled_dot_product_attention(
+            q, k, v, band, dropout_p=dropout, is_causal=band is None, scale=scaling, enable_gqa=shared > 1 and few_heads
+        )
+        flat = found.transpose(1, 2).flatten(0, 1)
         attended.append(flat if run.places is None else _Collect.apply(flat, run.places))  # type: ignore[no-untyped-call]
     return (torch.cat(attended) if len(attended) > 1 else attended[0]).unsqueeze(0), None
 
@@ -178,7 +188,7 @@ def _as_rows(tokens: Tensor, run: Run) -> Tensor:
     """(m, heads, size) as (rows, heads, width, size)."""
     if run.places is not None:
         tokens = _Spread.apply(tokens, run.places, run.rows * run.width)  # type: ignore[no-untyped-call]
-    return tokens.unflatten(0, (run.rows, run.width)).transpose(1, 2)
+    return tokens.reshape(run.rows, run.width, *tokens.shape[1:]).transpose(1, 2)
 
 
 class _Spread(torch.autograd.Function):

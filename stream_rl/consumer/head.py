@@ -86,7 +86,7 @@ class _LogProbs(torch.autograd.Function):
         return log_probs, entropies
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, of_log_probs: Tensor | None, of_entropies: Tensor | None) -> tuple[Tensor | None, ...]:
         states, weight, bias, normalisers, entropies = ctx.saved_tensors
         for_states = torch.empty_like(states)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -106,7 +107,8 @@ def shard(
             fully_shard(module, mesh=mesh, mp_policy=precision)
     _fill(policy.language_model, "", device, read, tied)
     policy.language_model.tie_weights()
-    fully_shard(policy, mesh=mesh, mp_policy=precision)
+    # What the root is given stays as it is: temperatures are float32 in a micro-batch, too.
+    fully_shard(policy, mesh=mesh, mp_policy=replace(precision, cast_forward_inputs=False))
     policy.train()
     return policy
 
@@ -200,7 +202,7 @@ def _make_buffers(model: PreTrainedModel, read: Read, persistent: set[str]) -> N
         value = read(name).to(buffer.dtype) if name in persistent else torch.zeros_like(buffer, device="cpu")
         value._is_hf_initialized = name in persistent  # type: ignore[attr-defined]
         model.get_submodule(owner)._buffers[last] = value
-    model.initialize_weights()
+    model.initialize_weights()  # type: ignore[no-untyped-call]
 
 
 def _fill(module: nn.Module, prefix: str, device: torch.device, read: Read | None, tied: set[str]) -> None:

@@ -59,7 +59,9 @@ class MicroBatch:
     def to(self, device: torch.device) -> MicroBatch:
         """The same on another device."""
         values = {part.name: getattr(self, part.name) for part in fields(self)}
-        moved = {name: v.to(device) if isinstance(v, Tensor | ImageBatch) else v for name, v in values.items()}
+        moved: dict[str, Any] = {
+            name: v.to(device) if isinstance(v, Tensor | ImageBatch) else v for name, v in values.items()
+        }
         return MicroBatch(**moved)
 
 

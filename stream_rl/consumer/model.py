@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
 from transformers.utils.hub import cached_file
 
 from stream_rl.consumer.attention import attention_of, packed_kernel, sequence_arguments, set_attention
@@ -69,7 +69,7 @@ class Policy(nn.Module):
             self._head(), states.flatten(0, 1)[batch.predictors], batch.targets, batch.temperatures
         )
 
-    def _call(self, model: nn.Module, batch: MicroBatch) -> ModelOutput:
+    def _call(self, model: nn.Module, batch: MicroBatch) -> Any:
         more = sequence_arguments(self.language_model, batch.lengths, batch.tokens.device) if self.packed else {}
         if self.sight is not None:
             more |= self.sight.arguments(batch.tokens, batch.positions, batch.images)
