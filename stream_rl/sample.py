@@ -124,8 +124,11 @@ class SampleId:
 
 
 def image_name(image: bytes) -> str:
-    """What an image is called everywhere: 32 hex digits of BLAKE2b of its (compressed) bytes."""
-    return hashlib.blake2b(image, digest_size=16).hexdigest()
+    """What an image is called everywhere: 32 hex digits of SHA-256 of its (compressed) bytes.
+
+    Processors have instructions for it: half the time of BLAKE2b.
+    """
+    return hashlib.sha256(image).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
