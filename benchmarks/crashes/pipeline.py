@@ -103,7 +103,8 @@ async def _train(config: Config, url: str, engine_url: str) -> None:
                 await asyncio.sleep(TRAIN_SECONDS)
                 if new:
                     version = WeightVersion(step, claim.incarnation)
-                    await engine.post("/update_weight_version", json={"new_version": str(version)})
+                    update = {"model_path": "none", "weight_version": str(version)}
+                    (await engine.post("/update_weights_from_disk", json=update)).raise_for_status()
                     await buffer.engine_serving(ENGINE, version)
                 if step % CHECKPOINT_EVERY == 0:
                     await buffer.checkpoints_kept(claim, checkpoints.write(step))
