@@ -31,6 +31,7 @@ class Account:
     twice          groups that two steps of the surviving history trained
     changed        steps that a replay gave other groups
     given_up       attempts that failed or began again, which none should here
+    cut            seconds of its newest writes that a power cut took from Redis, at most; 0 when there was none
     """
 
     deaths: int
@@ -42,10 +43,11 @@ class Account:
     twice: int
     changed: int
     given_up: int
+    cut: float
 
 
 def account(
-    logs: Sequence[Path], trained: Path, deaths: Sequence[float], given_up: set[str], ended: RunSnapshot
+    logs: Sequence[Path], trained: Path, deaths: Sequence[float], given_up: set[str], ended: RunSnapshot, *, cut: float
 ) -> Account:
     """Compares the turn logs with what was trained. Raises AssertionError when not every group of the run was."""
     history: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -78,6 +80,7 @@ def account(
         twice=sum(count > 1 for count in groups.values()),
         changed=sum(_changed(lines) for lines in history.values()),
         given_up=len(given_up),
+        cut=cut,
     )
 
 

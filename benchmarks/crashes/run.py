@@ -73,6 +73,7 @@ class Run:
         self._engine_url = ""
         self._synced: deque[tuple[float, dict[Path, int]]] = deque()
         self._deaths: list[float] = []
+        self._cut = 0.0
 
     def __enter__(self) -> Run:
         self._config.folder.mkdir(parents=True)
@@ -99,7 +100,7 @@ class Run:
             self._die()
         snapshot = self._ask(self._end)
         self._wait(lambda: self._processes["trainer"].exitcode == 0, END_SECONDS, "the trainer did not end the run")
-        return account(self._logs, self._trained, self._deaths, self._ask(_failed), snapshot)
+        return account(self._logs, self._trained, self._deaths, self._ask(_failed), snapshot, cut=self._cut)
 
     def _die(self) -> None:
         victim = self._random.choice(PRODUCERS) if self.kind.victim == "producer" else self.kind.victim
@@ -127,23 +128,27 @@ class Run:
             self._wait(lambda: time.monotonic() > end, RETURN_SECONDS, "")
         dead = self._server.pid
         kill(dead)
+        died = time.monotonic()
         self._deaths.append(time.time())
         if self.kind.trainer_too:
             self._processes["trainer"].kill()
             self._processes["trainer"].join()
         if self.kind.power_cut:
             os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)
-            self._cut_power()
+            self._cut_power(died)
         self._synced.clear()
         self._server.start()
         if self.kind.trainer_too:
             self._bring_back("trainer")
 
-    def _cut_power(self) -> None:
-        """Takes from the append-only file what was written in the last second: no fsync need have reached it."""
-        limit = time.monotonic() - FSYNC_SECONDS
-        old = [sizes for at, sizes in self._synced if at <= limit]
-        for path, size in (old[-1] if old else {}).items():
+    def _cut_power(self, died: float) -> None:
+        """Takes from the append-only file what was written in the last second: no fsync need have reached it.
+
+        On a busy machine the file's size was last seen earlier than that: `cut` is how much was really taken.
+        """
+        at, sizes = next((seen for seen in reversed(self._synced) if seen[0] <= died - FSYNC_SECONDS), (died, {}))
+        self._cut = max(self._cut, died - at)
+        for path, size in sizes.items():
             if path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
 

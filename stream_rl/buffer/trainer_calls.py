@@ -176,8 +176,8 @@ class TrainerCalls(EngineCalls):
             raise LedgerMismatch(f"Redis at {self._connection.url} came back without the run: all of it is lost")
         await self.serve_again()
         logger.warning(
-            "Redis came back with %d steps in its ledger; %d more were written again, and what it lost of %d of their "
-            "groups is played again", kept, len(lost), len(rest),
+            "Redis came back with %d steps in its ledger: %d more were written again, and %d groups of them are played "
+            "again as far as their records are lost", kept, len(lost), len(rest),
         )  # fmt: skip
 
     async def _hashes(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:

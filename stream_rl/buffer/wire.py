@@ -67,6 +67,8 @@ class Wire(asyncio.BufferedProtocol):
         self._flushing = self._paused = False
         self._watch: asyncio.TimerHandle | None = None
         self._buffer = memoryview(bytearray(READ_BYTES))
+        self._target: memoryview | None = None
+        self._filled = 0
         self._reset()
 
     async def call(self, commands: Sequence[Command], *, plain: bool = False) -> list[Any]:
@@ -137,12 +139,13 @@ class Wire(asyncio.BufferedProtocol):
                 return
             connection = self._make()
             try:
-                await connection.connect()
+                await connection.connect()  # type: ignore[no-untyped-call]
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
             self._reset()
             self._connection = connection
+            assert connection._writer is not None
             transport = cast(asyncio.Transport, connection._writer.transport)
             transport.set_write_buffer_limits(high=WRITE_BYTES)
             if (opened := transport.get_extra_info("socket")).family == socket.AF_UNIX:
@@ -154,8 +157,7 @@ class Wire(asyncio.BufferedProtocol):
         self._parser = hiredis.Reader(
             protocolError=faults.InvalidResponse, replyError=DefaultParser.parse_error, notEnoughData=_MORE
         )
-        self._target: memoryview | None = None
-        self._filled = 0
+        self._target, self._filled = None, 0
         self._paused = False
 
     def _flush(self) -> None:
@@ -172,7 +174,7 @@ class Wire(asyncio.BufferedProtocol):
     def _take(self, data: memoryview) -> None:
         while len(data):
             if not (self._calls and self._calls[0].plain and not self._parser.has_data() and data[0] == ord("$")):
-                self._parser.feed(data)
+                self._parser.feed(cast(bytes, data))  # it takes any buffer
                 while (reply := self._parser.gets()) is not _MORE:
                     self._reply(reply)
                 return
@@ -180,12 +182,12 @@ class Wire(asyncio.BufferedProtocol):
             size = int(data[1:end]) if end > 0 else 0
             rest = len(data) - end - 2
             if size < LARGE or rest >= size + 2:
-                self._parser.feed(data[: end + 4 + size] if size > 0 else data)
+                self._parser.feed(cast(bytes, data[: end + 4 + size] if size > 0 else data))
                 data = data[end + 4 + size :] if size > 0 else data[:0]
                 while (reply := self._parser.gets()) is not _MORE:
                     self._reply(reply)
             else:
-                self._target, self._filled = memoryview(np.empty(size + 2, np.uint8)), rest
+                self._target, self._filled = np.empty(size + 2, np.uint8).data, rest
                 self._target[:rest] = data[end + 2 :]
                 return
 
@@ -226,7 +228,7 @@ class Wire(asyncio.BufferedProtocol):
 def packed(command: Command) -> list[bytes | memoryview]:
     """A command as Redis reads it; a value in pieces stays in its pieces."""
     if list not in map(type, command):
-        return [hiredis.pack_command(tuple(command))]
+        return [hiredis.pack_command(cast(Any, tuple(command)))]
     out: list[bytes | memoryview] = [b"*%d\r\n" % len(command)]
     for part in command:
         pieces = part if isinstance(part, list) else [part if isinstance(part, bytes) else str(part).encode()]
