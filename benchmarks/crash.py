@@ -44,13 +44,14 @@ def kept(kind: Kind, account: Account) -> bool:
 def table(accounts: dict[Kind, Account], seconds: dict[Kind, float]) -> Table:
     """One row a kind of death."""
     shown = Table(
-        "kill -9 of", "deaths", "turns committed", "lost", "oldest lost", "cut", "steps", "replayed", "trained twice",
-        "seconds", "promise kept",
+        "kill -9 of", "deaths", "turns committed", "lost", "oldest lost", "cut", "again", "steps", "replayed",
+        "trained twice", "seconds", "promise kept",
     )  # fmt: skip
     for kind, one in accounts.items():
         oldest = f"{one.oldest_lost:.2f} s" if one.lost else "-"
         cut = f"{one.cut:.2f} s" if one.cut else "-"
-        figures = (one.deaths, one.committed, one.lost, oldest, cut, one.steps, one.replayed, one.twice + one.changed)
+        twice = one.twice + one.changed
+        figures = (one.deaths, one.committed, one.lost, oldest, cut, one.again, one.steps, one.replayed, twice)
         answer = "yes" if kept(kind, one) else "NO"
         shown.add_row(kind.name, *(str(figure) for figure in figures), f"{seconds[kind]:.0f}", answer)
     return shown

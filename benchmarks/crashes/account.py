@@ -2,8 +2,9 @@
 
 The producers' own turn logs are the record of acknowledgements: a line is written when a commit has returned, to a file
 that Redis knows nothing of. The trainer's log is the record of what was trained. A turn is lost when no trained sample
-reaches as far as its position, or when its position was acknowledged again: then the first one was gone. The history
-that survives is the last line of each step: a step that a restarted trainer replays is not trained twice.
+reaches as far as its position, or when its position was acknowledged again before the sample was read: then the first
+one was gone. The history that survives is the last line of each step: a step that a restarted trainer replays is not
+trained twice.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Account:
     twice          groups that two steps of the surviving history trained
     changed        steps that a replay gave other groups
     given_up       attempts that failed or began again, which none should here
+    again          turns played after the trainer had read their sample, of which Redis had lost some: for a replay
     cut            seconds of its newest writes that a power cut took from Redis, at most; 0 when there was none
     """
 
@@ -44,6 +46,7 @@ class Account:
     changed: int
     given_up: int
     cut: float
+    again: int
 
 
 def account(
@@ -57,19 +60,21 @@ def account(
     assert sorted(surviving) == list(range(1, len(surviving) + 1)), "a step is missing"
     groups = Counter(group for line in surviving.values() for group in line["groups"])
     assert len(groups) >= ended.admitted - ended.dead_lettered - ended.filtered, "a group was never trained"
-    records = {sample: count for line in surviving.values() for sample, count in line["records"].items()}
-    given_up = given_up - records.keys()
+    read = {sample: (count, line["time"]) for line in surviving.values() for sample, count in line["records"].items()}
+    given_up = given_up - read.keys()
 
     acknowledged: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for log in logs:
         for line in turn_log.read(log):
             if line["sample"] not in given_up:
                 acknowledged[line["sample"], line["position"]].append(line["time"])
-    lost = [
-        at
-        for (sample, position), times in acknowledged.items()
-        for at in sorted(times)[: len(times) - (position < records.get(sample, 0))]
-    ]
+    lost: list[float] = []
+    again = 0
+    for (sample, position), times in acknowledged.items():
+        count, when = read.get(sample, (0, float("inf")))
+        before = sorted(at for at in times if at <= when + LOG_SECONDS)
+        lost += before[: len(before) - (position < count)]
+        again += len(times) - len(before)
     return Account(
         deaths=len(deaths),
         committed=sum(map(len, acknowledged.values())),
@@ -81,6 +86,7 @@ def account(
         changed=sum(_changed(lines) for lines in history.values()),
         given_up=len(given_up),
         cut=cut,
+        again=again,
     )
 
 
