@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -105,6 +109,39 @@ async def test_a_failure_is_written_into_the_span_that_it_left() -> None:
         (turn,) = exporter.get_finished_spans()
     assert not turn.status.is_ok
     assert turn.events[0].name == "exception"
+
+
+async def test_spans_reach_an_endpoint_by_otlp() -> None:
+    received: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base's
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        traces = start_otlp(f"http://127.0.0.1:{server.server_port}/v1/traces", 1.0)
+        with traces.trajectory(sample()) as playing:
+            await play_turn()
+            traces.end(playing, 1_700_000_000.0, reward=1.0)
+        await asyncio.to_thread(traces.close)
+        server.shutdown()
+        thread.join(10)
+
+    sent = [ExportTraceServiceRequest.FromString(gzipped(body)) for body in received]
+    spans = [span for one in sent for of in one.resource_spans for scope in of.scope_spans for span in scope.spans]
+    assert {span.name for span in spans} == {"generate", "tool", "turn", "trajectory 0-0"}
+    assert len({span.trace_id for span in spans}) == 1
+
+
+def gzipped(body: bytes) -> bytes:
+    return gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
 
 
 async def test_without_an_endpoint_there_is_no_span() -> None:
