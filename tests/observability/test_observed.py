@@ -32,12 +32,13 @@ MAY_BE_EMPTY = {
     "Engine requests retried": "only where an engine died under a request",
     "Version stamps": "engines answer with what they confirmed",
     "Masked tokens by response length": "episodes are too short to grow too old",
+    "Resumes": "only where a killed producer held samples that had begun",
     "Repetition": "an episode of at most eight tokens has no phrase to repeat",
 }
 MAY_BE_ABSENT = {
     "tool_calls_total", "judge_questions_total", "control_tokens_read_as_text_total", "env_retries_total",
     "commits_refused_total", "room_wait_seconds_total", "engine_request_retries_total", "version_mismatches_total",
-    "older_cache_tokens_total", "masked_tokens_total", "repetition_ratio",
+    "older_cache_tokens_total", "masked_tokens_total", "repetition_ratio", "resumes_total", "resume_tokens_saved_total",
 }  # fmt: skip
 """Metrics without a value until that happens; the panels that draw them may be empty, for the reasons above."""
 
