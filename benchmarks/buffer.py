@@ -105,7 +105,8 @@ class Benchmark:
         }  # fmt: skip
 
     def _losses(self) -> None:
-        names = [name for name in self._args.contenders if name not in ("bare", "tq-8")]
+        left_out = {"bare", "tq-8"} | ({"mp-lists"} if self._args.quick else set())  # lists are lost as bytes are
+        names = [name for name in self._args.contenders if name not in left_out]
         measured = [
             losses.measure(partial(self._make, name, "losses"), self._args.samples, self._args.hang) for name in names
         ]
