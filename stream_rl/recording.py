@@ -113,6 +113,7 @@ class RunRecorder:
         )
         summary = summarise(self._config.folder, facts)
         write_report(self._config.folder)
+        self._figures.close()
         return summary
 
     async def look(self) -> RunSnapshot:

@@ -134,6 +134,11 @@ class RunFigures:
             catalog.SETTING.set(getattr(snapshot.rules, name), name=name)
         _show_engines(snapshot.engines)
 
+    def close(self) -> None:
+        """Closes what else got the steps."""
+        for sink in self._sinks:
+            sink.close()
+
     def given_up(self, reasons: Mapping[str, int]) -> None:
         """Shows the dead letters, by their stop reason."""
         for reason in (StopReason.ENV_FAILURE, StopReason.ENGINE_FAILURE):

@@ -141,3 +141,26 @@ def test_dead_letters_are_told_apart_by_reason(figures: RunFigures, grown: Grown
     figures.given_up({"env_failure": 3, "engine_failure": 1})
     assert grown("groups_left_out_total", state="dead_lettered", reason="env_failure") == 3
     assert grown("groups_left_out_total", state="dead_lettered", reason="engine_failure") == 1
+
+
+class Sink:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.closed = False
+
+    def write(self, step: Any) -> None:
+        self.steps.append(step["step"])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_others_get_each_step_once_and_hear_of_the_end() -> None:
+    sink, random = Sink(), np.random.default_rng(0)
+    figures = RunFigures(ENVIRONMENT, 2, [sink])
+    for step in (1, 2, 1, 2, 3):  # a trainer that replays
+        figures.stepped([step_record(step, random)])
+    figures.close()
+    assert (sink.steps, sink.closed) == ([1, 2, 3], True)
