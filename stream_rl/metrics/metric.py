@@ -19,7 +19,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 PREFIX = "stream_rl_"
 METRICS: list[Metric] = []
 
-disable_created_metrics()  # the series say since when they are there
+# The series say since when they are there.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 _registering = Lock()
 
 
