@@ -119,6 +119,7 @@ class FakeEngineServer:
         """Listens; `url` is known afterwards."""
         app = web.Application(middlewares=[self._faulty])
         app.router.add_post("/generate", self._generate)
+        app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/model_info", self._model_info)
         app.router.add_get("/server_info", self._server_info)
@@ -155,6 +156,9 @@ class FakeEngineServer:
             assert request.transport is not None
             request.transport.abort()
         return _answer({"error": {"message": "fault"}}, 500) if fault else await handler(request)
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response()
 
     async def _ready(self, _request: web.Request) -> web.Response:
         return web.Response(status=503 if self.paused else 200)

@@ -21,14 +21,27 @@ NO_TOOL_ROLE = "{% for m in messages if m.role == 'tool' %}{{ raise_exception('n
 END = "<|im_end|>"
 
 
-def byte_tokenizer(template: str = SHOWN + TURNS) -> PreTrainedTokenizerFast:
-    """One token for each byte, and the marks of ChatML."""
+LLAMA = (
+    "<|begin_of_text|>{% for tool in tools or [] %}<|start_header_id|>system<|end_header_id|>\n\n{{ tool | tojson }}"
+    "<|eot_id|>{% endfor %}{% for m in messages %}<|start_header_id|>"
+    "{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>\n\n{{ m.content or '' }}"
+    "{% for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+"""Marks and roles of Llama 3."""
+LLAMA_MARKS = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|python_tag|>"]
+
+
+def byte_tokenizer(
+    template: str = SHOWN + TURNS, end: str = END, marks: Sequence[str] = ("<|im_start|>",)
+) -> PreTrainedTokenizerFast:
+    """One token for each byte, and marks: those of ChatML."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
     tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokens.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=tokens, eos_token=END, pad_token=END, additional_special_tokens=["<|im_start|>"]
+        tokenizer_object=tokens, eos_token=end, pad_token=end, additional_special_tokens=list(marks)
     )
     tokenizer.chat_template = template
     return tokenizer

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byte_chat import END, byte_model, byte_tokenizer, call, calls
+from byte_chat import END, LLAMA, LLAMA_MARKS, byte_model, byte_tokenizer, call, calls
 from rollouts import RecordingJournal, ScriptedEngines, play, run_config
 from tool_fixtures import HERE, World
+from transformers import GenerationConfig
 
 from stream_rl.config import Config
+from stream_rl.engine.fleet import Fleet
 from stream_rl.errors import ActionError
 from stream_rl.producer.loading import Rollout, load_rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.sample import StopReason
+from stream_rl.testing import FakeEngineServer, scripted
 
 TOKENIZER = byte_tokenizer()
 ROW = PromptRow("How much?", 7, {"agent_name": "tool_agent"})
@@ -96,6 +99,42 @@ async def test_a_model_that_only_makes_mistakes_is_stopped(agent):
     rollout = agent("add", **{"environment.max_parse_failures": 2, "rollout.max_turns": 50})
     sample, _ = await play(rollout, ScriptedEngines(saying(*[calls("{oops")] * 9)), row=ROW)
     assert (sample.stop_reason, len(sample.turns)) == (StopReason.PARSE_FAILURES, 3)
+
+
+async def test_a_whole_episode_of_calls_as_llama_3_writes_them(tmp_path):
+    """Over HTTP, token by token: calls after a python tag, one without, a broken one, and the plain answer."""
+    tokenizer = byte_tokenizer(LLAMA, "<|eot_id|>", LLAMA_MARKS)
+    tokenizer.save_pretrained(tmp_path / "model")
+    stops = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|eom_id|>")]
+    GenerationConfig(eos_token_id=stops).save_pretrained(tmp_path / "model")
+    tools = {"tools": [f"{HERE}:{tool}" for tool in ("add", "divide")], "parser": "llama3_json"}
+    rollout = load_rollout(
+        run_config(tmp_path / "run", tmp_path / "model", {**ROOM, "environment.args": {"tool_agent": tools}})
+    )
+    script = [
+        '<|python_tag|>{"name": "add", "parameters": {"a": 1, "b": 2}}; '
+        '{"name": "divide", "parameters": {"a": 1, "b": 4}}<|eom_id|>',
+        '{"name": "add", "parameters": {"a": 40, "b": 2}}<|eot_id|>',
+        '<|python_tag|>{"name": "add", "parameters": {"a": <|eot_id|>',
+        "It is 42.<|eot_id|>",
+    ]
+    said = [tokenizer.encode(text, add_special_tokens=False) for text in script]
+    async with FakeEngineServer(scripted(*said), vocab_size=len(tokenizer), context_length=8192) as engine:
+        fleet = Fleet(vocab_size=len(tokenizer), timeout=30.0)
+        await fleet.refresh([("engine-0", engine.url)])
+        sample, journal = await play(rollout, fleet, row=ROW)
+        await fleet.close()
+
+    assert (sample.stop_reason, sample.parse_failures, len(journal.turns)) == (StopReason.MODEL_DONE, 1, 4)
+    results = ["<|start_header_id|>ipython<|end_header_id|>\n\n" + text for text in ("3", "0.25", "42", "Error: ")]
+    text = tokenizer.decode(sample.tokens.tolist())
+    assert [text.count(result) for result in results] == [1, 1, 1, 1]
+    assert World.calls == ["add 1 2", "add 40 2"]
+    generated = [turn.generated.tolist() for turn in journal.turns]
+    assert generated == said, "what the engine wrote is what is trained, id for id"
+    given = [request["input_ids"] for request in engine.requests]
+    for before, after, answer in zip(given, given[1:], said, strict=False):
+        assert after[: len(before) + len(answer)] == before + answer
 
 
 @pytest.mark.usefixtures("in_the_checkout")
