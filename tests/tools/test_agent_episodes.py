@@ -31,12 +31,12 @@ def _fresh_world():
     World.clear()
 
 
-def saying(*answers: str) -> Callable[[list[int]], Sequence[int]]:
-    """A policy that gives one answer after the other, going on with what it has begun."""
+def saying(*answers: str, shown: int = 0) -> Callable[[list[int]], Sequence[int]]:
+    """A policy that gives one answer after the other, going on with what it has begun; `shown` stand in the prompt."""
 
     def reply(given: list[int]) -> Sequence[int]:
         *turns, begun = TOKENIZER.decode(given).split("<|im_start|>assistant\n")
-        whole = answers[len(turns) - 1] + END
+        whole = answers[len(turns) - 1 - shown] + END
         assert whole.startswith(begun)
         return TOKENIZER.encode(whole[len(begun) :], add_special_tokens=False)
 
@@ -147,7 +147,7 @@ async def test_the_example_answers_an_undecodable_call_and_rewards_the_right_ans
     )  # fmt: skip
     rollout = load_rollout(config)
     row = rollout.prompts.row(0)
-    left, right = re.findall(r"\d+", row.prompt)
+    left, right = re.findall(r"\d+", row.prompt[-1]["content"])
     good = calls(call("calculate", f'{{"expression": "{left} * {right}"}}'))
     bad = calls(f"calculate({left} * {right})")
 
@@ -156,7 +156,7 @@ async def test_the_example_answers_an_undecodable_call_and_rewards_the_right_ans
         ((good, "I do not know."), 0.1, 0),
         ((bad, bad, bad), 0.0, 3),
     ):
-        sample, _ = await play(rollout, ScriptedEngines(saying(*script)), row=row)
+        sample, _ = await play(rollout, ScriptedEngines(saying(*script, shown=4)), row=row)
         assert (sample.reward, sample.parse_failures) == (reward, failures)
     assert "no JSON" in TOKENIZER.decode(sample.tokens.tolist())
 
