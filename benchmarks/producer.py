@@ -30,10 +30,11 @@ from rich.table import Table
 from stream_rl.buffer import EmbeddedServer
 from stream_rl.models import make_model
 from stream_rl.producer.loading import load_rollout
+from stream_rl.producer.worker import forget_garbage
 
 CONTENDERS = ("bare", "requests", "producer")
 OBSERVED = ("producer", "unobserved", "traced")
-EPISODES = {1: 16, 64: 256, 256: 256, 1024: 1024}
+EPISODES = {1: 16, 64: 128, 256: 256, 1024: 1024}
 SHARE, BEYOND_MS, GROWTH = 0.4, 0.6, 1.2
 OBSERVED_COST, TRACED_COST = 1.03, 1.01
 
@@ -57,6 +58,7 @@ class Benchmark:
         self._fleet = TimedFleet(engine_url)
         make_model("tiny-text", folder / "model")
         self._rollout = load_rollout(self._settings(1, EPISODES[1]))
+        forget_garbage()
 
     async def run(self) -> dict[int, Rounds]:
         """The figures by number of live samples."""

@@ -34,6 +34,8 @@ from stream_rl.sample import Int32, WeightVersion
 from stream_rl.testing import FakeEngineServer
 
 TURNS, SIBLINGS = 20, 8
+PATIENCE = 240.0
+"""Seconds for one producer's run."""
 END = WORDS.index("<|im_end|>")
 
 Requests = Sequence[Int32]
@@ -177,8 +179,12 @@ async def produced(
             playing = asyncio.create_task(Producer(rollout, buffer, fleet, "p", log, traces=traces).run(stop))
 
             async def committed() -> None:
-                while (await buffer.snapshot()).committed_turns < turns:
-                    await asyncio.sleep(0.05)
+                async with asyncio.timeout(PATIENCE):
+                    while (await buffer.snapshot()).committed_turns < turns:
+                        if playing.done():
+                            playing.result()
+                            raise RuntimeError("the producer has ended before its turns were committed")
+                        await asyncio.sleep(0.05)
 
             figures = await _measured(committed(), turns)
             stop.set()
