@@ -24,7 +24,7 @@ from stream_rl.errors import ImageError
 from stream_rl.multimodal.family import Family
 from stream_rl.multimodal.reading import rgb
 
-__all__ = ["Pixels", "Processed", "merged"]
+__all__ = ["Load", "Pixels", "Processed", "merged"]
 
 Pixels = Mapping[str, Tensor]
 """One image's tensors, by the names that the model's forward pass knows; each is joined over images on axis 0."""

@@ -32,7 +32,7 @@ from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.world_calls import WorldCalls
 from stream_rl.sample import StopReason
 
-__all__ = ["NOTHING_SAID", "EnvSession", "Session", "Step"]
+__all__ = ["NOTHING_SAID", "EnvSession", "Session", "Shown", "Step"]
 
 logger = logging.getLogger(__name__)
 
