@@ -112,7 +112,7 @@ def _base64(text: str, what: str) -> bytes:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect could lead to a host that is not allowed."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(self, *_: Any, **__: Any) -> None:
         """Refuses."""
 
 
