@@ -158,7 +158,8 @@ def _one_each(input_ids: Int32, images: ImageInputs) -> Int32:
     kept = np.ones(len(input_ids), bool)
     kept[places] = False
     kept[places[firsts]] = True
-    return input_ids[kept]
+    ids: Int32 = input_ids[kept]
+    return ids
 
 
 def _spans(given: Sequence[Mapping[str, Any]], version: str, length: int) -> tuple[VersionSpan, ...]:

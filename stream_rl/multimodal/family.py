@@ -68,7 +68,7 @@ class QwenVL:
     def __init__(self, processor: Any, config: Any) -> None:
         self._images = processor.image_processor
         self._side: int = self._images.merge_size
-        self._merged = self._side**2
+        self._merged: int = self._side**2
         self.placeholder: int = config.image_token_id
         # The engines find the images of Qwen2.5-VL by their opening token, and look behind it.
         opening = () if config.model_type.startswith("qwen3") else (config.vision_start_token_id,)
@@ -79,9 +79,7 @@ class QwenVL:
         try:
             patches: int = self._images.get_number_of_image_patches(height, width, {})
         except ValueError as error:
-            raise ImageError(
-                f"an image of {width}x{height} pixels is refused by the model's processor: {error}"
-            ) from error
+            raise ImageError(f"the model's processor refuses an image of {width}x{height} pixels: {error}") from error
         return patches // self._merged
 
     def pixels(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
@@ -132,7 +130,7 @@ def load_family(path: str) -> Family | None:
     for family in FAMILIES:
         if config.model_type in family.model_types:
             try:
-                return family(AutoProcessor.from_pretrained(path), config)
+                return family(AutoProcessor.from_pretrained(path), config)  # type: ignore[no-untyped-call]
             except (OSError, ValueError, AttributeError) as error:
                 reason = str(error).partition("\n")[0]
                 raise ModelError(f"model.path={path!r} has no processor that loads: {reason}") from error

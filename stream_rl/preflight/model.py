@@ -41,9 +41,10 @@ def check_model(config: Config) -> None:
 def _load_config(setting: str, path: str) -> PretrainedConfig:
     _check_exists(setting, path)
     try:
-        return AutoConfig.from_pretrained(path)
+        config: PretrainedConfig = AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"{setting}={path!r} holds no model that loads: {_first_line(error)}") from error
+    return config
 
 
 def check_weights(folder: Path, config: PretrainedConfig) -> None:
