@@ -25,12 +25,14 @@ class History:
     def acknowledge(self, sample: str, *positions: int, at: float = 1.0) -> None:
         self._turns.extend({"sample": sample, "position": position, "time": at} for position in positions)
 
-    def train(self, step: int, groups: list[int], records: int = 4) -> None:
-        self._trained.append({"step": step, "groups": groups, "records": {f"{g}-0": records for g in groups}})
+    def train(self, step: int, groups: list[int], *, at: float = 30.0, replayed: bool = False) -> None:
+        records = {f"{group}-0": 4 for group in groups}
+        line = {"step": step, "groups": groups, "records": records, "time": at, "replayed": replayed}
+        self._trained.append(line)
 
     def account(self, *given_up: str, admitted: int = 2) -> Account:
         ended: Any = SimpleNamespace(admitted=admitted, dead_lettered=0, filtered=0)
-        return account([self._turns.path], self._trained.path, DEATHS, set(given_up), ended)
+        return account([self._turns.path], self._trained.path, DEATHS, set(given_up), ended, cut=0.0)
 
 
 @pytest.fixture
@@ -79,15 +81,27 @@ def test_turns_of_attempts_given_up_are_not_lost(history: History) -> None:
 
 def test_a_replay_is_no_second_training(history: History) -> None:
     history.train(2, [2])
-    history.train(2, [2])
+    history.train(2, [2], replayed=True)
     found = history.account(admitted=3)
     assert (found.steps, found.replayed, found.twice, found.changed) == (2, 1, 0, 0)
 
 
 def test_a_replay_of_other_groups_is_counted(history: History) -> None:
     history.train(2, [2])
-    history.train(2, [3])
+    history.train(2, [3], replayed=True)
     assert history.account(admitted=3).changed == 1
+
+
+def test_a_step_lost_with_its_trainer_is_taken_anew(history: History) -> None:
+    history.train(2, [2])
+    history.train(2, [3])
+    assert history.account(admitted=3).changed == 0
+
+
+def test_a_turn_played_again_after_its_sample_was_read_is_not_lost(history: History) -> None:
+    history.acknowledge("0-0", 3, at=31.0)
+    found = history.account()
+    assert (found.lost, found.again) == (0, 1)
 
 
 def test_a_group_of_two_steps_is_counted(history: History) -> None:
