@@ -41,8 +41,9 @@ class Figure:
 
     def extent(self) -> float:
         """The longest side of what encloses lines and circles."""
-        rights, tops = zip(*self.outline(), strict=True)
-        return max(max(rights) - min(rights), max(tops) - min(tops))
+        points = self.outline()
+        rights, ups = [right for right, _ in points], [up for _, up in points]
+        return max(max(rights) - min(rights), max(ups) - min(ups))
 
     def outline(self) -> list[Point]:
         """Points that enclose lines and circles."""
