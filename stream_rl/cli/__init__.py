@@ -50,13 +50,18 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _program(
-    shown: Annotated[bool, typer.Option("--version", is_eager=True, help="Show the version and exit.")] = False,
-) -> None:
-    if shown:
+def _show_version(asked: bool) -> None:
+    if asked:
         typer.echo(version("stream_rl"))
         raise typer.Exit
+
+
+@app.callback()
+def _program(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 app.command("train", epilog=train.EXAMPLES, rich_help_panel=RUN)(train.train)
