@@ -37,7 +37,7 @@ CORRECTIONS: tuple[dict[str, Any], ...] = (
     {"clip_against": "rollout", "correction": "sequence_mask", "importance_floor": 0.3, "importance_cap": 2.0},
     {"clip_against": "start", "correction": "truncated", "importance_cap": 1.2},
     {"clip_against": "start", "correction": "icepop", "importance_floor": 0.7, "importance_cap": 1.3},
-    {"clip_against": "start", "correction": "sequence_mask", "importance_cap": 2.0},
+    {"clip_against": "start", "correction": "sequence_mask", "importance_cap": 1.5},
 )
 DIVERGENCES = (
     ("loss", "k2"), ("loss", "k3"), ("weighted_loss", "k1"), ("weighted_loss", "k3"),
