@@ -227,6 +227,6 @@ def test_purge_refuses_while_a_producer_of_another_machine_lives(
 def test_a_run_that_starts_right_now_is_not_read(stream_rl: StreamRL, stopped: Path) -> None:
     with run_lock(stopped):
         assert "is running now" in stream_rl("inspect", stopped).err
-    RunAnnouncement(os.getpid(), 0.0, 0.0, f"unix://{stopped}/absent", "").write(stopped)
-    answer = stream_rl("inspect", stopped)
+        RunAnnouncement(os.getpid(), 0.0, 0.0, f"unix://{stopped}/absent", "").write(stopped)
+        answer = stream_rl("inspect", stopped)
     assert (answer.code, "is starting, or brings its buffer back: try again" in answer.err) == (1, True)

@@ -63,7 +63,7 @@ class Engines:
 
 
 def retried(cause: str) -> float:
-    labels = {"environment": "faulty_env", "cause": cause}
+    labels = {"environment": "faulty_env", "cause": cause, "outcome": "retried"}
     return REGISTRY.get_sample_value("stream_rl_env_retries_total", labels) or 0.0
 
 
