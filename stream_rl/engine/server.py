@@ -177,6 +177,8 @@ def launch_environment(config: Config) -> dict[str, str]:
     """This process's environment and what SGLang needs in it."""
     # Positions are bounded by rollout.max_context_len; the margin above it may pass the model's own bound.
     environment = {**os.environ, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    # What an engine remembers of images is no part of the cache that a weight update flushes: it would be stale.
+    environment["SGLANG_VLM_CACHE_SIZE_MB"] = "0"
     if _on_cpu(config):
         # A health check that generates waits behind a full queue.
         environment |= {

@@ -176,6 +176,7 @@ def test_only_a_cpu_gets_what_a_cpu_needs(monkeypatch: pytest.MonkeyPatch) -> No
     on_cpu, on_cuda = config(device="cpu", threads=3), config(device="cuda")
     assert option(launch_command(on_cpu, 0, 1), "--device") == "cpu"
     assert launch_environment(on_cpu)["OMP_NUM_THREADS"] == "3"
+    assert launch_environment(on_cpu)["SGLANG_VLM_CACHE_SIZE_MB"] == "0"
     assert "--device" not in launch_command(on_cuda, 0, 1)
     assert "SGLANG_USE_CPU_ENGINE" not in launch_environment(on_cuda)
 
