@@ -55,7 +55,7 @@ async def router_before(*urls: str) -> AsyncIterator[str]:
 async def _healthy(session: aiohttp.ClientSession) -> int:
     try:
         async with session.get("/readiness") as answer:
-            return int((await answer.json())["healthy_workers"])
+            return int((await answer.json())["healthy_workers"]) if answer.ok else 0
     except aiohttp.ClientError:
         return 0
 

@@ -30,7 +30,7 @@ ENDLESS = SamplingParams(4000, temperature=0.0)
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the same shape with other weights, five times as large, so that versions differ clearly."""
     folder = tmp_path_factory.mktemp("other")
-    make_tiny_text(folder, seed=1)
+    make_tiny_text(folder, seed=1, width=64)
     model = AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -69,7 +69,7 @@ async def test_a_trainers_death_in_an_update_is_survived_and_the_next_one_publis
     prompt: Int32,
     tmp_path: Path,
 ) -> None:
-    make_tiny_text(tmp_path, seed=2)
+    make_tiny_text(tmp_path, seed=2, width=64)
     places = [("engine-0", left_by_a_dead_trainer.url)]
     async with EngineClient(left_by_a_dead_trainer.url, vocab_size=32) as client:
         assert not await client.ready()

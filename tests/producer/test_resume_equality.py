@@ -15,7 +15,7 @@ import pytest
 from relays import Runner, aborted_at_random, assert_same, cut_after, played_so, runners, serve_version, uninterrupted
 from rollouts import ids
 
-from stream_rl.models.tiny_text import WORDS, make_tiny_text
+from stream_rl.models.tiny_text import WORDS
 from stream_rl.producer.loading import Rollout
 from stream_rl.sample import StopReason
 
@@ -26,18 +26,10 @@ STOPS = {SEEDED: "<|im_end|> 1 2 3", GREEDY: "<|im_end|> 1 2 3 4 5 6 7 8"}
 RELAYS = 8
 
 
-@pytest.fixture(scope="module")
-def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights that, untrained, say more than the end token."""
-    folder = tmp_path_factory.mktemp("models") / "talkative"
-    make_tiny_text(folder, seed=1)
-    return folder
-
-
 @pytest.fixture
-async def serving(sglang, talkative: Path) -> str:
-    """The URL of the server, which serves the talkative model."""
-    return await serve_version(sglang.url, talkative)
+async def serving(sglang, tiny_model: Path) -> str:
+    """The URL of the server, which serves the tiny model."""
+    return await serve_version(sglang.url, tiny_model)
 
 
 @pytest.fixture
