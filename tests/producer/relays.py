@@ -87,7 +87,7 @@ async def runners(
     made = []
     for name in ("p", "q"):
         buffer = await TrajectoryBuffer.connect(buffer_url, rollout.config.name, timeout=5.0)
-        fleet = Fleet(vocab_size=words, timeout=20.0)
+        fleet = Fleet(vocab_size=words, timeout=60.0)
         stack.push_async_callback(buffer.close)
         stack.push_async_callback(fleet.close)
         await buffer.open_run(RunRules.of(rollout.config))
@@ -127,7 +127,7 @@ async def aborted_at_random(chance: random.Random, rollout: Rollout, runners: li
         await asyncio.wait({playing}, timeout=chance.uniform(0.0, 0.005 * 1.3**leg))
         episode.interrupt()
         await runner.fleet.abort(episode.request_id)
-        await asyncio.wait_for(playing, 20)
+        await asyncio.wait_for(playing, 60)
         if episode.sample.stop_reason is not None:
             return episode.sample, sum(turn.finish_reason == "abort" for turn in episode.sample.turns)
         await runner.buffer.release([journal.lease])
