@@ -64,8 +64,9 @@ PARSERS: Mapping[str, Parser] = {"hermes": parse_hermes, "llama3_json": parse_ll
 
 
 def _said(text: str) -> str:
-    """What follows the model's thoughts, in which a call is only considered."""
-    return text.rpartition(THOUGHT_END)[2]
+    """What follows the model's thoughts, in which a call is only considered. The first end is their end."""
+    thought, end, said = text.partition(THOUGHT_END)
+    return said if end else thought
 
 
 def _decode_one(text: str) -> Parsed:

@@ -28,10 +28,10 @@ def written(call: ToolCall, key: str) -> str:
 @given(calls)
 @settings(max_examples=40)
 def test_what_is_written_is_read_in_order(made):
-    tagged = "Let me see.\n" + "\n".join(f"<tool_call>\n{written(call, 'arguments')}\n</tool_call>" for call in made)
+    tagged = "Hm.</think>\n" + "\n".join(f"<tool_call>\n{written(call, 'arguments')}\n</tool_call>" for call in made)
     assert hermes(tagged) == made
     separated = "; ".join(written(call, "parameters") for call in made)
-    assert llama(separated) == llama(f"Well. <|python_tag|>{separated}") == made
+    assert llama(f"</think>{separated}") == llama(f"Well.</think> <|python_tag|>{separated}") == made
 
 
 @given(st.text(alphabet='{}[]<>"/:,;\\ntol_calfe 0name', max_size=60))
