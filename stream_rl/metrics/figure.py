@@ -9,6 +9,7 @@ from typing import Any
 
 __all__ = [
     "AMBER",
+    "BINS",
     "BLUE",
     "COLOURS",
     "GREENS",
@@ -54,6 +55,7 @@ COLOURS = (
 PURPLES = ("#f6f4fd", "#d3c5f5", "#9a78e6", "#3f1d8f")
 GREENS = ("#f1faf8", "#b5e3dc", "#3fb3a4", "#0a5f55")
 BINS = 60
+"""Stretches of a sequence that one plot shows, at most."""
 
 
 @dataclass(frozen=True, slots=True)

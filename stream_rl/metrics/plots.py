@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import cycle, pairwise
-from typing import Any
 
 import numpy as np
 
@@ -36,14 +35,13 @@ from stream_rl.metrics.figure import (
     trace,
     vertical,
 )
-from stream_rl.metrics.run_folder import TURN_PARTS, RunRecords, versions_of
+from stream_rl.metrics.run_folder import STEP_PARTS, TURN_PARTS, RunRecords, versions_of
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.sample import SampleId, StopReason
 
 __all__ = ["panels", "reward"]
 
 REASONS = {str(reason): colour for reason, colour in zip(StopReason, cycle(COLOURS), strict=False)}
-STEP_PARTS = ("wait", "load", "train", "publish", "checkpoint")
 
 
 def panels(run: RunRecords) -> list[Panel]:
@@ -53,7 +51,7 @@ def panels(run: RunRecords) -> list[Panel]:
 
 def reward(run: RunRecords) -> Panel:
     """Mean reward per step, its moving mean, and where the trainer was restarted or a setting changed."""
-    rewards = _column(run, "reward_mean")
+    rewards = run.column("reward_mean")
     restarts = [
         later["step"] for earlier, later in pairwise(run.steps) if later["incarnation"] != earlier["incarnation"]
     ]
@@ -142,7 +140,7 @@ def mixed_versions(run: RunRecords) -> Panel:
     return Panel(
         "Samples of several versions",
         "Episodes go on while weights change: their spans say which version wrote which token.",
-        [bars(_column(run, "step"), shares, "share", VIOLET)],
+        [bars(run.column("step"), shares, "share", VIOLET)],
         layout,
     )
 
@@ -192,7 +190,7 @@ def step_seconds(run: RunRecords) -> Panel:
     return Panel(
         "Seconds per step",
         "A tall wait means that rollouts are the slower side; none means that the trainer is.",
-        [bars(_column(run, "step"), _column(run, f"{part}_seconds"), part, colours[part]) for part in STEP_PARTS],
+        [bars(run.column("step"), run.column(f"{part}_seconds"), part, colours[part]) for part in STEP_PARTS],
         {**axes("step", "seconds"), "barmode": "stack", "bargap": 0.1},
     )
 
@@ -262,7 +260,7 @@ def clipping(run: RunRecords) -> Panel:
         "Clipped: the ratio left its bounds. Masked: generated more than max_staleness versions ago.",
         [
             _line(run, "clip_share", "clipped", VIOLET),
-            trace(_column(run, "step"), masked, "masked", ROSE, 1.3),
+            trace(run.column("step"), masked, "masked", ROSE, 1.3),
         ],
         axes("step", "share of tokens", rangemode="tozero", tickformat=".1%"),
     )
@@ -270,17 +268,11 @@ def clipping(run: RunRecords) -> Panel:
 
 def off_policy(run: RunRecords) -> Panel:
     """KL(engine || trainer) per token, by how many versions old the token was."""
-    lags = sorted({lag for step in run.steps for lag in step["by_lag"]}, key=lambda lag: int(lag.strip(">")[0]))
-    figures = {lag: [step["by_lag"].get(lag, {}).get("engine_trainer_kl") for step in run.steps] for lag in lags}
-    return Panel(
-        "Divergence from the policy that wrote the tokens, by lag",
+    return plots_dashboards.by_lag(
+        run, "engine_trainer_kl", "Divergence from the policy that wrote the tokens, by lag",
         "How far the policy had moved from tokens of each age. Lag 0: only the two engines' arithmetic differs.",
-        [
-            trace(_column(run, "step"), figures[lag], f"lag {lag}", colour, 1.3)
-            for lag, colour in zip(lags, COLOURS, strict=False)
-        ],
         axes("step", "nats per token", type="log", exponentformat="power"),
-    )
+    )  # fmt: skip
 
 
 PANELS: tuple[Callable[[RunRecords], Panel], ...] = (
@@ -289,9 +281,5 @@ PANELS: tuple[Callable[[RunRecords], Panel], ...] = (
 )  # fmt: skip
 
 
-def _column(run: RunRecords, name: str) -> list[Any]:
-    return [step[name] for step in run.steps]
-
-
 def _line(run: RunRecords, column: str, name: str, colour: str, width: float = 2.2) -> Trace:
-    return trace(_column(run, "step"), _column(run, column), name, colour, width)
+    return trace(run.column("step"), run.column(column), name, colour, width)

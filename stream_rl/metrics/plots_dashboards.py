@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from stream_rl.metrics.figure import (
     AMBER,
+    BINS,
     BLUE,
     COLOURS,
     GREENS,
@@ -24,11 +26,9 @@ from stream_rl.metrics.figure import (
     trace,
 )
 from stream_rl.metrics.labels import LENGTHS
-from stream_rl.metrics.run_folder import RunRecords
+from stream_rl.metrics.run_folder import TRAIN_PARTS, RunRecords, step_seconds
 
-__all__ = ["PANELS"]
-
-TRAIN_PARTS = ("pack", "forward_backward", "optimizer")
+__all__ = ["PANELS", "by_lag"]
 
 
 def seconds_by_turn(run: RunRecords) -> Panel:
@@ -111,18 +111,13 @@ def truncated(run: RunRecords) -> Panel:
 
 def sample_lag(run: RunRecords) -> Panel:
     """Mean lag of a trained sample's tokens: each sample counted once."""
+    lags_of = run.column("sample_lags")
     return Panel(
         "Sample lag",
         "Each sample counted once. Well under 1 while the trainer waits: raise run_ahead; near max_staleness: less.",
         [
-            trace(_steps(run), [float(np.mean(step["sample_lags"])) for step in run.steps], "mean", BLUE, 2.2),
-            trace(
-                _steps(run),
-                [float(np.percentile(step["sample_lags"], 95)) for step in run.steps],
-                "p95",
-                PALE_BLUE,
-                1.3,
-            ),
+            trace(run.column("step"), [float(np.mean(lags)) for lags in lags_of], "mean", BLUE, 2.2),
+            trace(run.column("step"), [float(np.percentile(lags, 95)) for lags in lags_of], "p95", PALE_BLUE, 1.3),
         ],
         axes("step", "versions", rangemode="tozero"),
     )
@@ -167,15 +162,11 @@ def train_seconds(run: RunRecords) -> Panel:
 
 def rollout_to_training(run: RunRecords) -> Panel:
     """Seconds of a step over its training seconds."""
-    parts = ("wait", "load", "train", "publish", "checkpoint")
-    ratios = [
-        sum(step[f"{part}_seconds"] for part in parts) / max(step["load_seconds"] + step["train_seconds"], 1e-9)
-        for step in run.steps
-    ]
+    ratios = [step_seconds(step) / max(step["load_seconds"] + step["train_seconds"], 1e-9) for step in run.steps]
     return Panel(
         "Rollout to training time",
         "Seconds of a step over its training seconds. 1: rollouts are always ahead; 3: the trainer idles two thirds.",
-        [trace(_steps(run), ratios, "ratio", AMBER, 1.6)],
+        [trace(run.column("step"), ratios, "ratio", AMBER, 1.6)],
         axes("step", "", rangemode="tozero"),
     )
 
@@ -188,7 +179,7 @@ def sibling_waits(run: RunRecords) -> Panel:
             times[sample["group"]].append(sample["time"])
     size = run.config.rollout.group_size
     waited = [max(ended) - min(ended) for ended in times.values() if len(ended) == size]
-    width = max(1, -(-len(waited) // 60))
+    width = max(1, -(-len(waited) // BINS))
     starts = range(0, len(waited), width)
     return Panel(
         "Wait for siblings",
@@ -209,27 +200,35 @@ def sibling_waits(run: RunRecords) -> Panel:
 
 def importance_ratio(run: RunRecords) -> Panel:
     """Mean ratio of the policy to the one that wrote the tokens, by lag."""
-    return _by_lag(run, "ratio_mean", "Importance ratio", "Away from 1 at lag 0: engine and trainer disagree.")
+    return by_lag(
+        run, "ratio_mean", "Importance ratio", "Away from 1 at lag 0: engine and trainer disagree.",
+        axes("step", "", tickformat=".1%"),
+    )  # fmt: skip
 
 
 def effective_sample_size(run: RunRecords) -> Panel:
     """Effective share of the trained tokens, by lag."""
-    return _by_lag(run, "effective_sample_size", "Effective sample size", "Below a half: old tokens add noise.")
+    return by_lag(
+        run, "effective_sample_size", "Effective sample size", "Below a half: old tokens add noise.",
+        axes("step", "", tickformat=".1%"),
+    )  # fmt: skip
 
 
-def _by_lag(run: RunRecords, figure: str, title: str, note: str) -> Panel:
+def by_lag(run: RunRecords, figure: str, title: str, note: str, layout: dict[str, Any]) -> Panel:
+    """A figure of the steps, a line for each lag."""
+    steps, of_steps = run.column("step"), run.column("by_lag")
     traces = [
-        trace(_steps(run), [step["by_lag"].get(lag, {}).get(figure) for step in run.steps], f"lag {lag}", colour, 1.3)
+        trace(steps, [of_lag.get(lag, {}).get(figure) for of_lag in of_steps], f"lag {lag}", colour, 1.3)
         for lag, colour in zip(_lags(run), COLOURS, strict=False)
     ]
-    return Panel(title, note, traces, axes("step", "", tickformat=".1%"))
+    return Panel(title, note, traces, layout)
 
 
 def _stacked(
     run: RunRecords, title: str, note: str, *, values: Sequence[dict[str, float]], names: Sequence[str], unit: str
 ) -> Panel:  # fmt: skip
     drawn: list[Trace] = [
-        bars(_steps(run), [value.get(name, 0) for value in values], name, colour)
+        bars(run.column("step"), [value.get(name, 0) for value in values], name, colour)
         for name, colour in zip(names, (BLUE, TEAL, AMBER, *COLOURS[3:], GREY), strict=False)
         if any(name in value for value in values)
     ]
@@ -240,10 +239,6 @@ def _lags(run: RunRecords) -> list[str]:
     return sorted(
         {lag for step in run.steps for lag in step["by_lag"]}, key=lambda lag: (lag[0] == ">", int(lag.strip(">")[0]))
     )
-
-
-def _steps(run: RunRecords) -> list[int]:
-    return [step["step"] for step in run.steps]
 
 
 PANELS: tuple[Callable[[RunRecords], Panel], ...] = (

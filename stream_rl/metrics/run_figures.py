@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from stream_rl.metrics import catalog
 from stream_rl.metrics.labels import length_bucket
+from stream_rl.metrics.run_folder import STEP_PARTS, TRAIN_PARTS
 from stream_rl.metrics.step_sinks import StepSink
 from stream_rl.sample import Status, StopReason, WeightVersion
 
@@ -23,8 +24,6 @@ __all__ = ["RunFigures", "Snapshot"]
 
 GROUP_STATES = ("live", "complete", "trained", "filtered", "dead_lettered")
 SAMPLE_STATES = ("pending", "leased", "resumable")
-PARTS = ("wait", "load", "train", "publish", "checkpoint")
-TRAIN_PARTS = ("pack", "forward_backward", "optimizer")
 SETTINGS = ("groups_per_step", "group_size", "run_ahead", "max_staleness", "max_lag", "concurrency")
 ZERO_VARIANCE = "zero_variance"
 
@@ -161,7 +160,7 @@ class RunFigures:
 
     def _count_step(self, step: Mapping[str, Any]) -> None:
         catalog.STEPS.inc()
-        for part in PARTS:
+        for part in STEP_PARTS:
             catalog.STEP_SECONDS.inc(step[f"{part}_seconds"], part=part)
         for part in TRAIN_PARTS:
             catalog.TRAIN_SECONDS.inc(step[f"{part}_seconds"], part=part)

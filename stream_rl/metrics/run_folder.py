@@ -6,8 +6,9 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -16,18 +17,27 @@ from stream_rl.errors import DataError
 from stream_rl.metrics.turn_log import read
 
 __all__ = [
+    "STEP_PARTS",
+    "TRAIN_PARTS",
     "TURN_PARTS",
     "LoggedTurn",
     "Record",
     "RunRecords",
     "ended_samples",
     "read_summary",
+    "step_seconds",
+    "surviving",
     "surviving_steps",
     "turn_records",
     "versions_of",
 ]
 
+Logged = TypeVar("Logged")
 Record = Mapping[str, Any]
+STEP_PARTS = ("wait", "load", "train", "publish", "checkpoint")
+"""What a step is made of; its record has `wait_seconds` and so on."""
+TRAIN_PARTS = ("pack", "forward_backward", "optimizer")
+"""What its training is made of, in the same way."""
 TURN_PARTS = ("generate_seconds", "queue_seconds", "env_seconds", "encode_seconds", "commit_seconds")
 
 
@@ -60,6 +70,10 @@ class RunRecords:
     changes: Sequence[Record] = ()
     evaluations: Sequence[Record] = ()
 
+    def column(self, name: str) -> list[Any]:
+        """One figure of every step."""
+        return [step[name] for step in self.steps]
+
     @property
     def step_of(self) -> Mapping[int, int]:
         """Group -> the step that trained it."""
@@ -89,7 +103,7 @@ class RunRecords:
             summary=read_summary(folder),
             steps=surviving_steps(folder),
             samples=ended_samples(folder),
-            trajectories={sample: _surviving(turns) for sample, turns in logged.items()},
+            trajectories={sample: surviving(turns) for sample, turns in logged.items()},
             turn_seconds=seconds,
             turn_places=places,
             changes=list(read(folder / "changes.jsonl")),
@@ -102,14 +116,22 @@ def versions_of(turns: Iterable[LoggedTurn]) -> set[str]:
     return {version for turn in turns for version in turn.versions}
 
 
-def _surviving(logged: Sequence[tuple[float, int, LoggedTurn]]) -> list[LoggedTurn]:
-    """A record at a position replaces whatever was logged at it and after it: the sample was restarted."""
-    kept: list[tuple[int, LoggedTurn]] = []
-    for _, position, turn in sorted(logged):
+def surviving(logged: Iterable[tuple[float, int, Logged]]) -> list[Logged]:
+    """What counts of one sample's (time, position, record): a later record replaces all at its position and after it.
+
+    Such a sample was restarted.
+    """
+    kept: list[tuple[int, Logged]] = []
+    for _, position, record in sorted(logged, key=itemgetter(0, 1)):
         while kept and kept[-1][0] >= position:
             kept.pop()
-        kept.append((position, turn))
-    return [turn for _, turn in kept]
+        kept.append((position, record))
+    return [record for _, record in kept]
+
+
+def step_seconds(step: Record) -> float:
+    """All seconds of a step."""
+    return float(sum(step[f"{part}_seconds"] for part in STEP_PARTS))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

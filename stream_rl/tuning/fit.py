@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stream_rl.config import Config
 from stream_rl.errors import ConfigError
-from stream_rl.metrics.run_folder import ended_samples, surviving_steps, turn_records
+from stream_rl.metrics.run_folder import ended_samples, surviving, surviving_steps, turn_records
 from stream_rl.tuning.machine import Machine
 from stream_rl.tuning.workload import Episode, Workload
 
@@ -98,12 +98,8 @@ def _groups(turns: Sequence[Record], ended: Sequence[Record]) -> list[list[Episo
 
 
 def _episode(records: Sequence[Record]) -> Episode:
-    """One sample; of a position logged twice, the later record counts, for the sample was restarted."""
-    kept: list[Record] = []
-    for record in sorted(records, key=lambda record: (record["time"], record["position"])):
-        while kept and kept[-1]["position"] >= record["position"]:
-            kept.pop()
-        kept.append(record)
+    """One sample, turn by turn."""
+    kept = surviving((record["time"], record["position"], record) for record in records)
     columns: dict[str, defaultdict[int, float]] = {
         name: defaultdict(float) for name in ("generated", "observation", "env_seconds")
     }

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from stream_rl.metrics.run_folder import step_seconds
+
 __all__ = ["NEWEST", "Sizing", "sizing"]
 
 NEWEST = 20
@@ -45,12 +47,12 @@ def sizing(steps: Sequence[Mapping[str, Any]]) -> Sizing | None:
         float(np.mean([step["lag_parts"][part] for step in newest])) for part in ("generating", "siblings", "ready")
     )
     waited = sum(step["wait_seconds"] for step in newest)
-    busy = sum(step[f"{part}_seconds"] for step in newest for part in ("load", "train", "publish", "checkpoint"))
+    spent = sum(map(step_seconds, newest))
     return Sizing(
         generating=generating,
         siblings=siblings,
         ready=ready,
-        trainer_waits=waited / max(waited + busy, 1e-9),
+        trainer_waits=waited / max(spent, 1e-9),
         run_ahead=max(math.ceil(generating + siblings), 1),
         max_lag=max(step["group_lag_max"] for step in newest),
     )

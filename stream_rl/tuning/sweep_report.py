@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from plotly.offline import get_plotlyjs
 
 from stream_rl.metrics.figure import COLOURS, Trace, axes, trace
-from stream_rl.metrics.run_folder import surviving_steps
+from stream_rl.metrics.run_folder import step_seconds, surviving_steps
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.tuning.sweep import Cell
 
 __all__ = ["Curve", "Row", "cells_of", "curve_of", "rows_of", "write_sweep"]
 
-PARTS = ("wait_seconds", "load_seconds", "train_seconds", "publish_seconds", "checkpoint_seconds")
 POINTS = 200
 Floats = NDArray[np.float64]
 
@@ -63,7 +62,7 @@ def curve_of(cell: Cell) -> Curve | None:
     steps = surviving_steps(cell.folder)
     if not steps:
         return None
-    seconds = np.cumsum([sum(step[part] for part in PARTS) for step in steps])
+    seconds = np.cumsum([step_seconds(step) for step in steps])
     reward = np.array([step["reward_mean"] for step in steps], np.float64)
     lag = float(np.mean([step["token_lag_mean"] for step in steps]))
     return Curve(cell.label, cell.seed, seconds, reward, lag)
