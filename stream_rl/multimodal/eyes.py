@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from stream_rl.errors import ImageError
 from stream_rl.multimodal.family import Family
 from stream_rl.multimodal.picture import Picture
 from stream_rl.multimodal.reading import LONGEST_PATH, read_image
+from stream_rl.multimodal.recent import Recent
 from stream_rl.sample import Int32
 
 __all__ = ["Eyes", "has_images"]
@@ -43,8 +43,9 @@ class Eyes:
     def __init__(self, family: Family, settings: MultimodalConfig) -> None:
         self.family = family
         self._settings = settings
-        self._remembered: OrderedDict[bytes, Picture] = OrderedDict()
-        self._size = 0
+        self._remembered: Recent[bytes, Picture] = Recent(
+            settings.producer_cache_mib * 2**20, lambda picture: len(picture.data)
+        )
 
     async def read(self, messages: Sequence[Message]) -> tuple[Sequence[Message], tuple[Picture, ...]]:
         """The messages with bare images, and the pictures in order; the same messages where there is no image.
@@ -71,13 +72,11 @@ class Eyes:
         """One image, read in a thread unless an equal one is remembered. Raises ImageError."""
         key = _key(given)
         if key is not None and (known := self._remembered.get(key)) is not None:
-            self._remembered.move_to_end(key)
             return known
         data, height, width = await asyncio.to_thread(read_image, given, self._settings)
         picture = Picture.of(data, self.family.tokens_of(height, width))
-        if key is not None:
-            self._remember(key, picture)
-        return picture
+        # Another task may have read an equal one meanwhile: all samples then show the same.
+        return picture if key is None else self._remembered.keep(key, picture)
 
     def expand(self, ids: Int32, pictures: Sequence[Picture]) -> Int32:
         """Repeats each image's one placeholder as often as it has features, int32 (n,).
@@ -97,13 +96,6 @@ class Eyes:
         placeholders, features = int(np.count_nonzero(ids == self.family.placeholder)), sum(image_tokens)
         if placeholders != features:
             raise ImageError(f"{placeholders} placeholder tokens for {features} features of {len(image_tokens)} images")
-
-    def _remember(self, key: bytes, picture: Picture) -> None:
-        self._remembered[key] = picture
-        self._size += len(picture.data)
-        while self._size > self._settings.producer_cache_mib * 2**20:
-            _, oldest = self._remembered.popitem(last=False)
-            self._size -= len(oldest.data)
 
 
 def has_images(messages: Sequence[Message]) -> bool:

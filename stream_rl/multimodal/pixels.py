@@ -9,7 +9,6 @@ they are never in the buffer.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from stream_rl.config import MultimodalConfig
 from stream_rl.errors import ImageError
 from stream_rl.multimodal.family import Family
 from stream_rl.multimodal.reading import rgb
+from stream_rl.multimodal.recent import Recent
 
 __all__ = ["Load", "Pixels", "Processed", "merged"]
 
@@ -42,10 +42,8 @@ class Processed:
 
     def __init__(self, family: Family, settings: MultimodalConfig, folder: Path) -> None:
         self.family = family
-        self._limit = settings.trainer_cache_mib * 2**20
         self._folder = folder if settings.store == "disk" else None
-        self._kept: OrderedDict[str, Pixels] = OrderedDict()
-        self._size = 0
+        self._kept: Recent[str, Pixels] = Recent(settings.trainer_cache_mib * 2**20, _bytes)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
 
@@ -62,7 +60,7 @@ class Processed:
                 found[name] = self._process(name, data)
                 self._write(name, found[name])
         for name, pixels in found.items():
-            self._keep(name, pixels)
+            self._kept.keep(name, pixels)
         return found
 
     def _known(self, name: str) -> Pixels | None:
@@ -84,15 +82,6 @@ class Processed:
             partial = self._folder / f".{name}.{os.getpid()}"
             save_file(dict(pixels), partial)
             partial.rename(self._folder / f"{name}.safetensors")
-
-    def _keep(self, name: str, pixels: Pixels) -> None:
-        if name not in self._kept:
-            self._size += _bytes(pixels)
-        self._kept[name] = pixels
-        self._kept.move_to_end(name)
-        while self._size > self._limit:
-            _, oldest = self._kept.popitem(last=False)
-            self._size -= _bytes(oldest)
 
 
 def merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

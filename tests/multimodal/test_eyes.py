@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -120,6 +122,16 @@ class TestMemory:
             await sight.picture(image())
 
         assert len(reads) == 3
+
+    async def test_siblings_that_begin_together_show_the_same_picture_which_counts_once(self, reads):
+        sight = Eyes(Squares(), MultimodalConfig(producer_cache_mib=1))
+        noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)  # 192 KiB, and no PNG makes it less
+
+        siblings = await asyncio.gather(*(sight.picture(noise) for _ in range(8)))
+        await sight.picture(image())
+
+        assert {id(one) for one in siblings} == {id(await sight.picture(noise))}
+        assert len(reads) == 9
 
 
 class TestExpanding:
