@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from stream_rl.metrics import catalog
-from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
+from stream_rl.metrics.dashboards.panel import Dashboard, lines, stacked
 from stream_rl.metrics.dashboards.promql import growth, latest, rate
 
 __all__ = ["ACCOUNTING", "BUFFER", "RECOVERIES", "TURNS_COMMITTED"]
 
-RECOVERIES = GrafanaPanel(
+RECOVERIES = lines(
     "Recoveries",
     "Processes brought back after a death, in all. No turn is lost by any; many of one kind: read the end of its log "
     "in RUN/logs, the run gives up after supervision.max_deaths_without_progress.",
-    [Query(latest(catalog.RECOVERIES, "process"), "{{process}}")],
+    (latest(catalog.RECOVERIES, "process"), "{{process}}"),
 )
-ACCOUNTING = GrafanaPanel(
+ACCOUNTING = lines(
     "Accounting",
     "Admitted groups less those trained, filtered, dead-lettered and live. Anything but 0 is a bug: keep the run "
     "folder and Redis, and report it.",
-    [Query(latest(catalog.ACCOUNTING), "groups")],
+    (latest(catalog.ACCOUNTING), "groups"),
     least=None,
 )
 TURNS_COMMITTED = lines(
@@ -33,18 +33,17 @@ BUFFER = Dashboard(
     "Buffer and recoveries",
     "Where every group and sample is, what keeps them, and which processes had to be brought back.",
     [
-        GrafanaPanel(
+        lines(
             "Groups by state",
             "Live groups, and of those the complete ones that wait for a step. Many complete: the trainer is the "
             "slower side; many live, few complete: rollouts are.",
-            [Query(latest(catalog.GROUPS, "state", state="live|complete"), "{{state}}")],
+            (latest(catalog.GROUPS, "state", state="live|complete"), "{{state}}"),
         ),
-        GrafanaPanel(
+        stacked(
             "Samples by state",
             "Pending ones were never begun, leased ones are being played, resumable ones came back and wait. Resumable "
             "for long: no producer has room, or none is alive.",
-            [Query(latest(catalog.SAMPLES, "state"), "{{state}}")],
-            form="stacked",
+            (latest(catalog.SAMPLES, "state"), "{{state}}"),
         ),
         lines(
             "Oldest lease and partial",

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from stream_rl.metrics import catalog
-from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
+from stream_rl.metrics.dashboards.panel import Dashboard, lines
 from stream_rl.metrics.dashboards.promql import latest, quantile, rate, together
 
 __all__ = ["ENGINES", "IDLE", "TOKENS"]
 
 CHOSEN = '{run=~"$run", kind="engine"}'
-TOKENS = GrafanaPanel(
+TOKENS = lines(
     "Tokens per second",
     "Tokens in ended samples, in the loss, and as the engines say. Engines write more than samples end with: work is "
     "done twice, see Resumes; all fall together: look at Engine queue and Engines in the run.",
-    [
-        Query(rate(catalog.GENERATED, "environment"), "ended samples {{environment}}"),
-        Query(rate(catalog.TRAINED_TOKENS), "trained"),
-        Query(f"sum (sglang:gen_throughput{CHOSEN})", "engines"),
-    ],
+    (rate(catalog.GENERATED, "environment"), "ended samples {{environment}}"),
+    (rate(catalog.TRAINED_TOKENS), "trained"),
+    (f"sum (sglang:gen_throughput{CHOSEN})", "engines"),
 )
 IDLE = lines(
     "Idle shares",

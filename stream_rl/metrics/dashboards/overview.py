@@ -1,5 +1,4 @@
-"""Overview: the page to keep open. Its panels are those of the other dashboards that say first that something is "
-"wrong."""
+"""Overview: the page to keep open, with those panels of the other dashboards that first say that something is wrong."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Dashboard", "GrafanaPanel", "Query", "lines"]
+__all__ = ["Dashboard", "GrafanaPanel", "Query", "heatmap", "lines", "stacked"]
 
 Form = Literal["lines", "stacked", "heatmap", "figure"]
 
@@ -26,6 +26,7 @@ class GrafanaPanel:
     look   what it shows, and what to do when it looks wrong
     unit   Grafana's name of the unit
     width  of 24 columns
+    least  where the y axis begins; None: at what is drawn
     """
 
     title: str
@@ -47,6 +48,18 @@ class Dashboard:
     panels: Sequence[GrafanaPanel]
 
 
-def lines(title: str, look: str, *queries: tuple[str, str], unit: str = "short") -> GrafanaPanel:
+def lines(
+    title: str, look: str, *queries: tuple[str, str], unit: str = "short", least: float | None = 0.0
+) -> GrafanaPanel:
     """A panel of lines, from (PromQL, legend)."""
-    return GrafanaPanel(title, look, [Query(*query) for query in queries], unit)
+    return GrafanaPanel(title, look, [Query(*query) for query in queries], unit, least=least)
+
+
+def stacked(title: str, look: str, *queries: tuple[str, str], unit: str = "short") -> GrafanaPanel:
+    """A panel of areas that add up, from (PromQL, legend)."""
+    return GrafanaPanel(title, look, [Query(*query) for query in queries], unit, "stacked")
+
+
+def heatmap(title: str, look: str, buckets: str, unit: str = "short") -> GrafanaPanel:
+    """A histogram over time, from the PromQL of its buckets."""
+    return GrafanaPanel(title, look, [Query(buckets, "{{le}}")], unit, "heatmap")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream_rl.metrics import catalog
-from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
+from stream_rl.metrics.dashboards.panel import Dashboard, heatmap, lines, stacked
 from stream_rl.metrics.dashboards.promql import heat, latest, mean, quantile, rate, share
 
 __all__ = ["GROUP_LAG", "STALENESS"]
@@ -30,33 +30,29 @@ STALENESS = Dashboard(
             (mean(catalog.TOKEN_LAG), "mean"),
             (quantile(0.95, catalog.TOKEN_LAG), "p95"),
         ),
-        GrafanaPanel(
+        stacked(
             "Token lag",
             "Trained tokens a second by their lag, so that long samples weigh more. A growing share of old tokens: few "
             "long episodes hold the batch back; look at Masked tokens by response length.",
-            [Query(rate(catalog.TRAINED_TOKENS, "lag"), "lag {{lag}}")],
-            form="stacked",
+            (rate(catalog.TRAINED_TOKENS, "lag"), "lag {{lag}}"),
         ),
-        GrafanaPanel(
+        heatmap(
             "Group lag over time",
             "The distribution behind the mean. Two bands: short and long episodes live at different ages.",
-            [Query(heat(catalog.GROUP_LAG), "{{le}}")],
-            form="heatmap",
+            heat(catalog.GROUP_LAG),
         ),
-        GrafanaPanel(
+        stacked(
             "Masked tokens by response length",
             "Tokens a second that were too old to carry loss, by the length of their response. All in one long bucket: "
             "exactly the long episodes are not learned from; raise max_staleness, or lower run_ahead.",
-            [Query(rate(catalog.MASKED_TOKENS, "length"), "{{length}}")],
-            form="stacked",
+            (rate(catalog.MASKED_TOKENS, "length"), "{{length}}"),
         ),
-        GrafanaPanel(
+        stacked(
             "Trainer waits by reason and length",
             "Share of the time that the trainer waited: for enough groups, or at the lag bound for the oldest one, by "
             "that group's longest response. lag_rule: the longest episodes set the pace; raise max_lag, or cap them.",
-            [Query(rate(catalog.WAIT_SECONDS, "reason", "length"), "{{reason}} {{length}}")],
+            (rate(catalog.WAIT_SECONDS, "reason", "length"), "{{reason}} {{length}}"),
             unit="percentunit",
-            form="stacked",
         ),
         lines(
             "Wait for siblings",

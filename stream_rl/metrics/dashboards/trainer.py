@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream_rl.metrics import catalog
-from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
+from stream_rl.metrics.dashboards.panel import Dashboard, lines, stacked
 from stream_rl.metrics.dashboards.promql import growth, latest, mean, quantile, rate, share, share_of_all
 
 __all__ = ["REWARD", "STEPS_PER_HOUR", "STEP_SECONDS", "TRAINER"]
@@ -16,13 +16,12 @@ REWARD = lines(
     (quantile(0.9, catalog.SAMPLE_REWARD, "environment"), "p90 {{environment}}"),
     (latest(catalog.REWARD_MEAN), "last step"),
 )
-STEP_SECONDS = GrafanaPanel(
+STEP_SECONDS = stacked(
     "Seconds per step",
     "What a step's seconds are spent on. A tall wait: rollouts are the slower side, add engines or producers, or raise "
     "run_ahead; none: the trainer is. A tall publish: transfer weights by a process group instead of from disk.",
-    [Query(share_of_all(rate(catalog.STEP_SECONDS, "part"), rate(catalog.STEPS)), "{{part}}")],
+    (share_of_all(rate(catalog.STEP_SECONDS, "part"), rate(catalog.STEPS)), "{{part}}"),
     unit="s",
-    form="stacked",
 )
 STEPS_PER_HOUR = lines(
     "Steps per hour",
@@ -58,13 +57,12 @@ TRAINER = Dashboard(
             (latest(catalog.LOG_PROB_DIFFERENCE), "log-prob difference, same weights"),
         ),
         STEP_SECONDS,
-        GrafanaPanel(
+        stacked(
             "Seconds of training",
             "The train part of a step. A tall pack: very many short samples, raise max_tokens_per_micro_batch; "
             "forward_backward is what the machine is for.",
-            [Query(share_of_all(rate(catalog.TRAIN_SECONDS, "part"), rate(catalog.STEPS)), "{{part}}")],
+            (share_of_all(rate(catalog.TRAIN_SECONDS, "part"), rate(catalog.STEPS)), "{{part}}"),
             unit="s",
-            form="stacked",
         ),
         lines(
             "Rollout to training time",

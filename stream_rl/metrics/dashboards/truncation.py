@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from stream_rl.metrics import catalog
-from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
+from stream_rl.metrics.dashboards.panel import Dashboard, heatmap, lines, stacked
 from stream_rl.metrics.dashboards.promql import heat, latest, mean, quantile, rate, share_of_all
 
 __all__ = ["ENDS", "RESPONSE_LENGTH", "TRUNCATION"]
 
-ENDS = GrafanaPanel(
+ENDS = stacked(
     "Why episodes end",
     "Ended samples a second by stop reason; a reason with a setting's name was caused by it. A growing max_turn_len or "
     "max_response_len: answers get longer, or the limit is too low. A growing deadline: engines or world are slow.",
-    [Query(rate(catalog.SAMPLES_ENDED, "reason"), "{{reason}}")],
+    (rate(catalog.SAMPLES_ENDED, "reason"), "{{reason}}"),
     unit="ops",
-    form="stacked",
 )
 RESPONSE_LENGTH = lines(
     "Response length",
@@ -40,12 +39,11 @@ TRUNCATION = Dashboard(
             unit="percentunit",
         ),
         RESPONSE_LENGTH,
-        GrafanaPanel(
+        heatmap(
             "Response length over time",
             "The distribution behind the mean. A second band far above the first: runaway answers, look at some with "
             "`stream-rl inspect`.",
-            [Query(heat(catalog.RESPONSE_LENGTH), "{{le}}")],
-            form="heatmap",
+            heat(catalog.RESPONSE_LENGTH),
         ),
         lines(
             "Repetition",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stream_rl.metrics import catalog
-from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, Query, lines
+from stream_rl.metrics.dashboards.panel import Dashboard, GrafanaPanel, heatmap, lines
 from stream_rl.metrics.dashboards.promql import heat, mean, quantile, rate, share
 
 __all__ = ["TURNS", "TURNS_PER_SAMPLE"]
@@ -11,10 +11,13 @@ __all__ = ["TURNS", "TURNS_PER_SAMPLE"]
 RANKS = (0.5, 0.9, 0.95, 0.99)
 
 
-def percentiles(title: str, metric: catalog.Metric, look: str, unit: str = "s") -> GrafanaPanel:
-    """The 50th to 99th percentiles of a histogram, for each environment."""
-    queries = [(quantile(rank, metric, "environment"), f"p{100 * rank:g} {{{{environment}}}}") for rank in RANKS]
-    return lines(title, look, *queries, unit=unit)
+def percentiles(title: str, metric: catalog.Metric, look: str) -> GrafanaPanel:
+    """The 50th to 99th percentiles of a histogram of seconds, for each environment."""
+    return lines(title, look, *_ranks(metric), unit="s")
+
+
+def _ranks(metric: catalog.Metric) -> list[tuple[str, str]]:
+    return [(quantile(rank, metric, "environment"), f"p{100 * rank:g} {{{{environment}}}}") for rank in RANKS]
 
 
 TURNS_PER_SAMPLE = lines(
@@ -23,9 +26,8 @@ TURNS_PER_SAMPLE = lines(
     "raise the limit or make the task shorter. Falling to 1 early: the agent gives up or ends at once, look at "
     "`stream-rl inspect`.",
     (mean(catalog.TURNS_PER_SAMPLE, "environment"), "mean {{environment}}"),
-    *((quantile(rank, catalog.TURNS_PER_SAMPLE, "environment"), f"p{100 * rank:g} {{{{environment}}}}")
-      for rank in RANKS),
-)  # fmt: skip
+    *_ranks(catalog.TURNS_PER_SAMPLE),
+)
 
 TURNS = Dashboard(
     "turns",
@@ -33,20 +35,18 @@ TURNS = Dashboard(
     "Where the seconds of a turn go, as distributions: a mean hides the few turns that hold a whole group back.",
     [
         TURNS_PER_SAMPLE,
-        GrafanaPanel(
+        heatmap(
             "Turns per sample over time",
             "The distribution behind the mean: two bands are two kinds of episodes. A band that moves to the top while "
             "reward falls: the agent talks without getting anywhere.",
-            [Query(heat(catalog.TURNS_PER_SAMPLE), "{{le}}")],
-            form="heatmap",
+            heat(catalog.TURNS_PER_SAMPLE),
         ),
-        GrafanaPanel(
+        heatmap(
             "Generate over time",
             "Seconds that turns waited for an engine. A band that climbs for all: engines are full, see Engine queue. "
             "A thin far band: a few long turns; lower rollout.max_turn_len, or give them more room in run_ahead.",
-            [Query(heat(catalog.GENERATE_SECONDS), "{{le}}")],
+            heat(catalog.GENERATE_SECONDS),
             unit="s",
-            form="heatmap",
         ),
         percentiles(
             "Generate", catalog.GENERATE_SECONDS,
