@@ -4,6 +4,7 @@ StreamRLError
 ├── UserError                 something the user wrote; the message names the setting and the fix (exit code 2)
 │   ├── ConfigError           unknown key, wrong value, settings that contradict each other
 │   ├── ModelError            missing model, tokenizer without a chat template, template that cannot be appended to
+│   │   └── AttentionUnsupported  the model's attention does what packed samples' attention does not
 │   ├── EnvironmentLoadError  no such environment module, or it has no build_env
 │   ├── AgentLoadError        no such agent loop, or it has no run
 │   └── DataError             missing dataset, row without a prompt, prompt beyond its budget, damaged log of a run
@@ -36,11 +37,12 @@ StreamRLError
 """
 
 __all__ = [
-    "ActionError", "AgentLoadError", "BufferError", "BufferFull", "BufferInUse", "BufferUnavailable", "ConfigError",
-    "CorruptRecord", "DataError", "EngineError", "EngineRejected", "EngineUnavailable", "EnvError", "EnvFatalError",
-    "EnvInfraError", "EnvironmentLoadError", "ImageError", "ImageMismatch", "ImageMissing", "JournalMismatch",
-    "LeaseLost", "LedgerMismatch", "ModelError", "NoTrainableBatch", "ProcessDied", "PromptMismatch", "RecordsLost",
-    "RepeatedDeaths", "StreamRLError", "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
+    "ActionError", "AgentLoadError", "AttentionUnsupported", "BufferError", "BufferFull", "BufferInUse",
+    "BufferUnavailable", "ConfigError", "CorruptRecord", "DataError", "EngineError", "EngineRejected",
+    "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError", "EnvironmentLoadError", "ImageError",
+    "ImageMismatch", "ImageMissing", "JournalMismatch", "LeaseLost", "LedgerMismatch", "ModelError",
+    "NoTrainableBatch", "ProcessDied", "PromptMismatch", "RecordsLost", "RepeatedDeaths", "StreamRLError",
+    "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
 ]  # fmt: skip
 
 
@@ -58,6 +60,10 @@ class ConfigError(UserError):
 
 class ModelError(UserError):
     """The model, its tokenizer or its chat template cannot be used."""
+
+
+class AttentionUnsupported(ModelError):
+    """The model's attention cannot be set, or does something that the attention of packed samples does not."""
 
 
 class EnvironmentLoadError(UserError):

@@ -20,10 +20,11 @@ from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
+from stream_rl.errors import AttentionUnsupported
+
 __all__ = [
     "PACKED",
     "Sequences",
-    "Unpackable",
     "attention_of",
     "packed_kernel",
     "sequence_arguments",
@@ -37,10 +38,6 @@ FLASH = "flash_attention_2"
 _SHORT = 64
 _SIMILAR = 0.75
 _CHANGES_SCORES = ("softcap", "s_aux", "position_bias", "cache")
-
-
-class Unpackable(Exception):
-    """A model's attention does something that packed attention does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +101,12 @@ def packed_attention(
         (1, t, heads, size), and no weights.
 
     Raises:
-        Unpackable: the layer wants something else, or passes the sequences on to nobody.
+        AttentionUnsupported: the layer wants something else, or passes the sequences on to nobody.
     """
     wanted = [name for name in _CHANGES_SCORES if others.get(name) is not None]
     if wanted or sequences is None or attention_mask is not None or is_causal is False:
-        raise Unpackable(f"attention with {wanted[0] if wanted else 'a mask of its own'}")
+        kind = wanted[0] if wanted else "a mask of its own"
+        raise AttentionUnsupported(f"attention with {kind}, which trainer.packing does not know")
     shared = query.shape[1] // key.shape[1]
     # With a mask no fused kernel of CUDA's takes fewer heads of keys and values: all scores would be written out.
     few_heads = sliding_window is None
@@ -152,12 +150,14 @@ def attention_of(model: PreTrainedModel) -> str:
 
 
 def set_attention(model: PreTrainedModel, name: str) -> None:
-    """Sets the attention of the language model; that of a vision tower beside it stays. Raises Unpackable."""
+    """Sets the attention of the language model; a vision tower beside it keeps its own. Raises AttentionUnsupported."""
     config, text = model.config, model.config.get_text_config()
     part = next((key for key in config.sub_configs if getattr(config, key) is text), None)
     model.set_attn_implementation({part: name} if part else name)
     if attention_of(model) != name:
-        raise Unpackable(f"{type(model).__name__} keeps the attention {attention_of(model)!r}")
+        raise AttentionUnsupported(
+            f"{type(model).__name__} keeps the attention {attention_of(model)!r} instead of {name!r}"
+        )
 
 
 def sequence_arguments(model: PreTrainedModel, lengths: Sequence[int], device: torch.device) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Policy(nn.Module):
         self._padded_attention = attention_of(language_model)
 
     def pack(self, dtype: torch.dtype, device: torch.device) -> None:
-        """From here on takes packed micro-batches, computed in `dtype`. Raises Unpackable."""
+        """From here on takes packed micro-batches, computed in `dtype`. Raises AttentionUnsupported."""
         set_attention(self.language_model, packed_kernel(dtype, device))
         self.packed = True
 

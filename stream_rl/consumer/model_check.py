@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stream_rl.consumer.attention import Unpackable, why_not_packed
+from stream_rl.consumer.attention import why_not_packed
 from stream_rl.consumer.batching import Samples
 from stream_rl.consumer.collectives import all_max
 from stream_rl.consumer.micro_batch import MicroBatch, micro_batches, plan_passes
 from stream_rl.consumer.model import Policy
-from stream_rl.errors import ModelError
+from stream_rl.errors import AttentionUnsupported, ModelError
 
 __all__ = ["check_log_probs", "settle_packing"]
 
@@ -72,7 +72,7 @@ def _try_packed(policy: Policy, dtype: torch.dtype, device: torch.device) -> str
     try:
         policy.pack(dtype, device)
         found = policy(packed)[0]
-    except Unpackable as error:
+    except AttentionUnsupported as error:
         return str(error)
     difference = _difference(found[packed.places.argsort()], expected[padded.places.argsort()])
     return None if difference <= ROUNDING[dtype] else f"log-probs differ by {difference:.3g} nats when it is"

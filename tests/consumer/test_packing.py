@@ -25,7 +25,7 @@ from updating import assert_same, make_updater, step
 
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer import attention, model_check
-from stream_rl.consumer.attention import PACKED, Sequences, attention_of, sequence_arguments
+from stream_rl.consumer.attention import PACKED, Sequences, attention_of, sequence_arguments, set_attention
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import Policy
 from stream_rl.errors import ModelError
@@ -106,6 +106,13 @@ def test_what_reaches_from_one_sequence_to_the_next_is_noticed(
     assert "log-probs differ by" in reason
     assert not policy.packed
     assert attention_of(policy.language_model) == "sdpa"
+
+
+def test_attention_that_cannot_be_set_is_a_mistake_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = AutoModelForCausalLM.from_config(PACKABLE["qwen3"])
+    monkeypatch.setattr(type(model), "set_attn_implementation", lambda *_: None)
+    with pytest.raises(ModelError, match="Qwen3ForCausalLM keeps the attention 'sdpa' instead of 'eager'"):
+        set_attention(model, "eager")
 
 
 def test_an_unknown_change_of_the_logits_is_refused(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
