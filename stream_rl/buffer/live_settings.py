@@ -88,13 +88,10 @@ class LiveSettingCalls:
                 other or those in force; or the run was never opened.
         """
         asked = {_full_name(name): value for name, value in values.items()}
-        token, run, known = nonce(), self._connection.key("run"), self._connection.key("changes")
+        token = nonce()
         for _ in range(ATTEMPTS):
-            in_force, count = await self._connection.pipeline(lambda pipe: (pipe.hgetall(run), pipe.llen(known)))
-            if b"group_size" not in in_force:
-                raise ConfigError(f"there is no run at {self._connection.prefix} in Redis at {self._connection.url}")
-            rules = list(_checked(asked, {name.decode(): value for name, value in in_force.items()}))
-            pairs = [part for rule, value in rules for part in (rule, value)]
+            in_force, count = await self._in_force()
+            pairs = [part for rule, value in _checked(asked, in_force) for part in (rule, value)]
             kind, *entries = await self._connection.script("set_live", token, count, *pairs)
             if kind == b"ok":
                 return [_change(entry) for entry in entries]
@@ -102,17 +99,22 @@ class LiveSettingCalls:
 
     async def live_settings(self) -> dict[str, Value]:
         """Every live setting's value in force, by full name; None is no limit. Raises ConfigError without a run."""
-        run = self._connection.key("run")
-        (in_force,) = await self._connection.pipeline(lambda pipe: pipe.hgetall(run))
-        if b"group_size" not in in_force:
-            raise ConfigError(f"there is no run at {self._connection.prefix} in Redis at {self._connection.url}")
-        return {setting: _value(rule, in_force[rule.encode()]) for setting, rule in _RULES.items()}
+        in_force, _ = await self._in_force()
+        return {setting: _value(rule, in_force[rule]) for setting, rule in _RULES.items()}
 
     async def setting_changes(self) -> list[SettingChange]:
         """The audit list, oldest first."""
         key = self._connection.key("changes")
         (found,) = await self._connection.pipeline(lambda pipe: pipe.lrange(key, 0, -1))
         return [_change(entry) for entry in found]
+
+    async def _in_force(self) -> tuple[dict[str, bytes], int]:
+        """The rules of the run, and the length of the audit list. Raises ConfigError without a run."""
+        run, changes = self._connection.key("run"), self._connection.key("changes")
+        rules, count = await self._connection.pipeline(lambda pipe: (pipe.hgetall(run), pipe.llen(changes)))
+        if b"group_size" not in rules:
+            raise ConfigError(f"there is no run at {self._connection.prefix} in Redis at {self._connection.url}")
+        return {name.decode(): value for name, value in rules.items()}, count
 
 
 def _full_name(name: str) -> str:
@@ -131,6 +133,7 @@ def _full_name(name: str) -> str:
 
 def _checked(asked: Mapping[str, Any], in_force: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
     """The rules that the values asked for make, each checked beside the others of its section as they are in force."""
+    batch = int(in_force["groups_per_step"])
     for section, model in SECTIONS.items():
         mine = {name: value for name, value in asked.items() if name.startswith(f"{section}.")}
         if not mine:
@@ -142,10 +145,9 @@ def _checked(asked: Mapping[str, Any], in_force: Mapping[str, bytes]) -> Iterato
         checked = model.within(section, tree)
         for name in mine:
             value = getattr(checked, name.rpartition(".")[2])
+            if name == "buffer.max_ready_groups" and value is not None and value < batch:
+                raise ConfigError(f"{name}={value} is less than rollout.groups_per_step={batch}: raise it")
             yield _RULES[name], _stored(_RULES[name], value)
-    ready, batch = asked.get("buffer.max_ready_groups"), int(in_force["groups_per_step"])
-    if ready is not None and ready < batch:
-        raise ConfigError(f"buffer.max_ready_groups={ready} is less than rollout.groups_per_step={batch}: raise it")
 
 
 def _value(rule: str, text: bytes | float) -> Value:

@@ -57,6 +57,7 @@ async def test_fractions_and_limits(buffer: TrajectoryBuffer) -> None:
         ({"max_staleness": 4}, "max_staleness=4 is more than max_lag=3"),
         ({"run_ahead": 2, "max_lag": 1, "max_staleness": 1}, "run_ahead=2 is more than max_lag=1"),
         ({"max_ready_groups": 1}, "max_ready_groups=1 is less than rollout.groups_per_step=2"),
+        ({"max_ready_groups": "1"}, "max_ready_groups=1 is less than rollout.groups_per_step=2"),
     ],
 )
 async def test_what_is_wrong_is_refused_as_a_whole(buffer: TrajectoryBuffer, values: dict, message: str) -> None:
