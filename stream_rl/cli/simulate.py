@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_rl.cli.live import load_run
+from stream_rl.cli.numbers import whole_numbers
 from stream_rl.config import Config, read_settings
 from stream_rl.config_sections import Settings
 from stream_rl.errors import ConfigError
@@ -31,7 +32,6 @@ EXAMPLES = """Examples:
 
   stream-rl simulate next.yaml --given guess.yaml --concurrency 128,256,512
 """
-STALENESS = (0, 1, 2, 4, 8)
 
 
 def simulate(  # noqa: PLR0917 - the command's options
@@ -45,7 +45,7 @@ def simulate(  # noqa: PLR0917 - the command's options
     given: Annotated[
         Path | None, typer.Option("--given", metavar="FILE.yaml", help="Distributions and speeds, instead of logs.")
     ] = None,
-    max_staleness: Annotated[str, typer.Option(help="Bounds to try, with commas. [default: 0,1,2,4,8]")] = "",
+    max_staleness: Annotated[str, typer.Option(help="Bounds to try, with commas.")] = "0,1,2,4,8",
     concurrency: Annotated[str, typer.Option(help="Samples in play to try, all producers together.")] = "",
     steps: Annotated[int, typer.Option(min=10, help="Steps that each simulated run takes.")] = 40,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
@@ -56,8 +56,8 @@ def simulate(  # noqa: PLR0917 - the command's options
     are not simulated.
     """
     config = Config.load(settings, overrides or ())
-    bounds = _numbers("max-staleness", max_staleness, 0) or list(STALENESS)
-    counts = _numbers("concurrency", concurrency, 1)
+    bounds = whole_numbers("--max-staleness", max_staleness, 0)
+    counts = whole_numbers("--concurrency", concurrency, 1) if concurrency else []
     if given is not None and logged is not None:
         raise ConfigError("--from and --given are two sources of the same: pass one")
     from stream_rl.tuning import simulate as play  # noqa: PLC0415 - slow to import, and --help needs none of it
@@ -135,16 +135,6 @@ def _given(path: Path | None, config: Config, seed: int) -> tuple[Workload, Mach
     workload = GivenWorkload.within(f"{path}: workload", {**limits, **parts.workload})
     machine = Machine.within(f"{path}: machine", {**engines, **parts.machine})
     return workload.workload(seed, config.rollout.group_size), machine
-
-
-def _numbers(name: str, text: str, least: int) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")] if text else []
-    except ValueError as error:
-        raise ConfigError(f"--{name} {text}: must be whole numbers with commas between them") from error
-    if any(number < least for number in numbers):
-        raise ConfigError(f"--{name} {text}: {least} is the smallest")
-    return numbers
 
 
 def _say_speeds(console: Console, machine: Machine) -> None:

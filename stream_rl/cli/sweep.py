@@ -11,8 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from stream_rl.cli.numbers import whole_numbers
 from stream_rl.config import Config
-from stream_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from stream_rl.tuning.sweep import Cell
@@ -57,7 +57,7 @@ def sweep(  # noqa: PLR0917 - the command's options
     console = Console(highlight=False)
     where = folder or config.folder.with_name(f"{config.name}-sweep")
     todo = cells(
-        settings, overrides or (), staleness=_bounds(max_staleness),
+        settings, overrides or (), staleness=whole_numbers("--max-staleness", max_staleness, 0),
         variants=[parse_variant(text) for text in variant or ()] or [Variant()],
         seeds=range(config.seed, config.seed + seeds), folder=where,
     )  # fmt: skip
@@ -76,23 +76,12 @@ def sweep(  # noqa: PLR0917 - the command's options
     console.print(f"report: {where / 'sweep.html'}")
 
 
-def _bounds(text: str) -> list[int]:
-    try:
-        bounds = [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--max-staleness {text}: must be whole numbers with commas between them") from error
-    if min(bounds) < 0:
-        raise ConfigError(f"--max-staleness {text}: 0 is the smallest")
-    return bounds
-
-
 def sweep_table(rows: list[Row], target: float) -> Table:
     """One row a bound and variant."""
-    from stream_rl.tuning.sweep_report import cells_of  # noqa: PLC0415 - as above
+    from stream_rl.tuning.sweep_report import cells_of, heads_of  # noqa: PLC0415 - as above
 
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("", "seeds", "steps", "reward, last 5", "over seeds", "best 5", f"steps to {target:g}",
-                   f"seconds to {target:g}", "reached", "token lag", "seconds"):  # fmt: skip
+    for column in heads_of(target):
         table.add_column(column, justify="left" if not column else "right")
     for row in rows:
         table.add_row(*cells_of(row))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from stream_rl.tuning.simulation import Plan, Prediction
 
-__all__ = ["Candidate", "explore", "grid", "neighbours", "plan_for", "recommend"]
+__all__ = ["Candidate", "explore", "grid", "neighbours", "plan_for", "recommend", "run_ahead_for"]
 
 NEARLY = 0.98
 """Share of the best throughput that a less stale plan must reach to be preferred."""
@@ -27,17 +27,23 @@ class Candidate:
 
 def plan_for(base: Plan, max_staleness: int) -> Plan:
     """The plan for a bound on staleness, in the proportions of the defaults; 0 is on-policy."""
-    run_ahead = min(MOST_RUN_AHEAD, max_staleness)
-    return replace(base, run_ahead=run_ahead, max_staleness=max_staleness, max_lag=math.ceil(LAG_ROOM * max_staleness))
+    return replace(
+        base,
+        run_ahead=run_ahead_for(max_staleness),
+        max_staleness=max_staleness,
+        max_lag=math.ceil(LAG_ROOM * max_staleness),
+    )
+
+
+def run_ahead_for(max_staleness: int) -> int:
+    """The default's, or as much as the bound lets be of use."""
+    return min(MOST_RUN_AHEAD, max_staleness)
 
 
 def grid(base: Plan, staleness: Iterable[int], concurrency: Iterable[int] = ()) -> list[Plan]:
     """Every bound on staleness with every concurrency, by default the plan's own."""
-    return [
-        replace(plan_for(base, bound), concurrency=count)
-        for bound in staleness
-        for count in (tuple(concurrency) or (base.concurrency,))
-    ]
+    counts = tuple(concurrency) or (base.concurrency,)
+    return [replace(plan_for(base, bound), concurrency=count) for bound in staleness for count in counts]
 
 
 def neighbours(plan: Plan) -> list[Plan]:

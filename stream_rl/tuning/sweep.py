@@ -19,10 +19,9 @@ from pathlib import Path
 from stream_rl.config import Config
 from stream_rl.errors import ConfigError, ProcessDied
 from stream_rl.metrics.run_folder import read_summary
+from stream_rl.tuning.recommendation import run_ahead_for
 
 __all__ = ["Cell", "Variant", "cells", "parse_variant", "run_cells", "train_cell"]
-
-MOST_RUN_AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def cells(
         name = "-".join(part for part in (f"staleness{bound}", variant.name, f"seed{seed}") if part)
         own = (
             f"run={folder / name}", f"seed={seed}", f"scheduling.max_staleness={bound}", f"scheduling.max_lag={bound}",
-            f"scheduling.run_ahead={min(MOST_RUN_AHEAD, bound)}",
+            f"scheduling.run_ahead={run_ahead_for(bound)}",
         )  # fmt: skip
         cell = Cell(label, bound, variant, seed, folder / name, (*overrides, *variant.overrides, *own))
         Config.load(settings, cell.overrides)

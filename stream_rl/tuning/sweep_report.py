@@ -18,7 +18,7 @@ from stream_rl.metrics.run_folder import step_seconds, surviving_steps
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.tuning.sweep import Cell
 
-__all__ = ["Curve", "Row", "cells_of", "curve_of", "rows_of", "write_sweep"]
+__all__ = ["Curve", "Row", "cells_of", "curve_of", "heads_of", "rows_of", "write_sweep"]
 
 POINTS = 200
 Floats = NDArray[np.float64]
@@ -128,9 +128,7 @@ def _page(name: str, rows: Sequence[Row], curves: Sequence[Curve], target: float
             traces += band(mine, over, COLOURS[number % len(COLOURS)])
         figures.append({"data": traces, "layout": axes(unit, f"reward, mean of {WINDOW} steps")})
     script = orjson.dumps(figures).decode().replace("</", "<\\/")
-    heads = ("", "seeds", "steps", "reward, last 5", "over seeds", "best 5", f"steps to {target:g}",
-             f"seconds to {target:g}", "reached", "token lag", "seconds")  # fmt: skip
-    table = "".join(f"<th>{html.escape(head)}</th>" for head in heads)
+    table = "".join(f"<th>{html.escape(head)}</th>" for head in heads_of(target))
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells_of(row))}</tr>" for row in rows)
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(name)} · sweep</title>"
@@ -142,6 +140,14 @@ def _page(name: str, rows: Sequence[Row], curves: Sequence[Curve], target: float
         f"<script>{get_plotlyjs()}</script><script>{script}.forEach((f, n) => "
         "Plotly.newPlot('p' + n, f.data, f.layout, {responsive: true, displayModeBar: false}))</script></html>"
     )
+
+
+def heads_of(target: float) -> list[str]:
+    """The columns' names."""
+    return [
+        "", "seeds", "steps", f"reward, last {WINDOW}", "over seeds", f"best {WINDOW}", f"steps to {target:g}",
+        f"seconds to {target:g}", "reached", "token lag", "seconds",
+    ]  # fmt: skip
 
 
 def cells_of(row: Row) -> list[str]:

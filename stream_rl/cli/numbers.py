@@ -1,0 +1,18 @@
+"""Lists of numbers in the options of commands."""
+
+from __future__ import annotations
+
+from stream_rl.errors import ConfigError
+
+__all__ = ["whole_numbers"]
+
+
+def whole_numbers(option: str, text: str, least: int) -> list[int]:
+    """Whole numbers with commas between them. Raises ConfigError for anything else, and for one below `least`."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"{option} {text}: must be whole numbers with commas between them") from error
+    if min(numbers) < least:
+        raise ConfigError(f"{option} {text}: {least} is the smallest")
+    return numbers
