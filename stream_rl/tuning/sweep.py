@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -100,17 +101,27 @@ def run_cells(
     Raises:
         ProcessDied: a run did not reach its last step; those under way are waited for, the others not begun.
     """
-    waiting = [cell for cell in todo if not cell.finished(steps)]
+    failed = threading.Event()
+
+    def begun(cell: Cell) -> bool:
+        """Trains it, unless another has failed: its own thread looks, which would begin the next before we could."""
+        if failed.is_set():
+            return False
+        try:
+            train(cell)
+            if not cell.finished(steps):
+                raise ProcessDied(f"{cell.folder} stopped before its last step: the same sweep goes on there")
+        except Exception:
+            failed.set()
+            raise
+        return True
+
     with ThreadPoolExecutor(at_once) as pool:
-        running = {pool.submit(train, cell): cell for cell in waiting}
+        running = {pool.submit(begun, cell): cell for cell in todo if not cell.finished(steps)}
         try:
             for done in as_completed(running):
-                done.result()
-                if not running[done].finished(steps):
-                    raise ProcessDied(
-                        f"{running[done].folder} stopped before its last step: the same sweep goes on there"
-                    )
-                after(running[done])
+                if done.result():
+                    after(running[done])
         finally:
             pool.shutdown(cancel_futures=True)
 
