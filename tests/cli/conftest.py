@@ -1,15 +1,22 @@
-"""Calls the command line in this process, as the console script does."""
+"""Calls the command line in this process, as the console script does, and the runs that it is called on."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from command_line import Answer, StreamRL
+from played_run import begin, fill
 
+from stream_rl.buffer import EmbeddedServer
 from stream_rl.cli import main
+from stream_rl.metrics.announcement import RunAnnouncement
+from stream_rl.run_lock import run_lock
 
 
 @pytest.fixture
@@ -37,6 +44,25 @@ def settings(tmp_path: Path, tiny_model: Path) -> Path:
     }
     path.write_text(yaml.safe_dump(tree))
     return path
+
+
+@pytest.fixture
+def stopped(settings: Path) -> Path:
+    """The folder of a run that was played and has stopped."""
+    config = begin(settings)
+    with EmbeddedServer(config.folder / "buffer") as server:
+        asyncio.run(fill(server.url, config.name))
+    return config.folder
+
+
+@pytest.fixture
+def live(settings: Path) -> Iterator[Path]:
+    """The folder of a run that goes on: this process is its supervisor."""
+    config = begin(settings)
+    with EmbeddedServer(config.folder / "buffer") as server, run_lock(config.folder):
+        asyncio.run(fill(server.url, config.name))
+        RunAnnouncement(os.getpid(), 0.0, 0.0, server.url, "").write(config.folder)
+        yield config.folder
 
 
 @pytest.fixture

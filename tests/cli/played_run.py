@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from stream_rl.buffer import Outcome, RunRules, SampleStart, TrajectoryBuffer
+from stream_rl.config import Config
 from stream_rl.sample import Status, StopReason, Turn, VersionSpan, WeightVersion
 
 RULES = RunRules(groups_per_step=2, group_size=2, max_refills_per_group=0, total_groups=200)
@@ -24,6 +27,20 @@ def turn(index: int, *, complete: bool = True, reward: float = 0.0) -> Turn:
         np.full(2 if complete else 0, 9, np.int32), spans, complete, reward=reward, env_retries=index,
         timings={"generate": 0.25, "env_step": 0.125},
     )  # fmt: skip
+
+
+def begin(settings: Path, *overrides: str) -> Config:
+    """Makes the run's folder, as `train` does, and starts nothing."""
+    config = Config.load(settings, overrides)
+    config.folder.mkdir()
+    (config.folder / "config.yaml").write_text(config.dump())
+    return config
+
+
+async def fill(url: str, name: str) -> None:
+    """Plays the run of this name in the Redis at `url`."""
+    async with await TrajectoryBuffer.connect(url, name) as buffer:
+        await play(buffer)
 
 
 async def play(buffer: TrajectoryBuffer) -> None:

@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import StreamRL
-from played_run import RULES, play
+from played_run import RULES
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
-from stream_rl.config import Config
-from stream_rl.metrics.announcement import RunAnnouncement
-from stream_rl.run_lock import run_lock
-
-
-async def fill(url: str, name: str) -> None:
-    async with await TrajectoryBuffer.connect(url, name) as buffer:
-        await play(buffer)
-
-
-def begin(settings: Path) -> Config:
-    config = Config.load(settings)
-    config.folder.mkdir()
-    (config.folder / "config.yaml").write_text(config.dump())
-    return config
-
-
-@pytest.fixture
-def live(settings: Path) -> Iterator[Path]:
-    """The folder of a run that goes on: this process is its supervisor."""
-    config = begin(settings)
-    with EmbeddedServer(config.folder / "buffer") as server, run_lock(config.folder):
-        asyncio.run(fill(server.url, config.name))
-        RunAnnouncement(os.getpid(), 0.0, 0.0, server.url, "").write(config.folder)
-        yield config.folder
 
 
 def test_changes_say_when_they_hold_and_are_shown(stream_rl: StreamRL, live: Path) -> None:
@@ -73,15 +46,12 @@ def test_what_is_wrong_ends_with_one_line(stream_rl: StreamRL, live: Path, assig
     assert message in answer.err
 
 
-def test_a_stopped_run_keeps_what_is_set_for_its_resume(stream_rl: StreamRL, settings: Path) -> None:
-    config = begin(settings)
-    with EmbeddedServer(config.folder / "buffer") as server:
-        asyncio.run(fill(server.url, config.name))
-    assert stream_rl("set", config.folder, "run_ahead=1.5").code == 0
+def test_a_stopped_run_keeps_what_is_set_for_its_resume(stream_rl: StreamRL, stopped: Path) -> None:
+    assert stream_rl("set", stopped, "run_ahead=1.5").code == 0
 
     async def resumed() -> float:
-        with EmbeddedServer(config.folder / "buffer") as server:
-            async with await TrajectoryBuffer.connect(server.url, config.name) as buffer:
+        with EmbeddedServer(stopped / "buffer") as server:
+            async with await TrajectoryBuffer.connect(server.url, stopped.name) as buffer:
                 await buffer.open_run(RULES)
                 return (await buffer.snapshot()).rules.run_ahead
 

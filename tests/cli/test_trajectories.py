@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,46 +12,14 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 from command_line import StreamRL
-from played_run import RULES, START, play, turn
+from played_run import RULES, START, begin, fill, turn
 
-from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
-from stream_rl.config import Config
+from stream_rl.buffer import TrajectoryBuffer
 from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.run_lock import run_lock
 from stream_rl.sample import Sample
 
 ROW_ORDER = ["0-0", "0-1", "1-0", "1-1", "2-0", "3-0"]
-
-
-def begin(settings: Path, *overrides: str) -> Config:
-    config = Config.load(settings, overrides)
-    config.folder.mkdir()
-    (config.folder / "config.yaml").write_text(config.dump())
-    return config
-
-
-async def fill(url: str, name: str) -> None:
-    async with await TrajectoryBuffer.connect(url, name) as buffer:
-        await play(buffer)
-
-
-@pytest.fixture
-def stopped(settings: Path) -> Path:
-    """The folder of a run that was played and has stopped."""
-    config = begin(settings)
-    with EmbeddedServer(config.folder / "buffer") as server:
-        asyncio.run(fill(server.url, config.name))
-    return config.folder
-
-
-@pytest.fixture
-def live(settings: Path) -> Iterator[Path]:
-    """The folder of a run that goes on: this process is its supervisor."""
-    config = begin(settings)
-    with EmbeddedServer(config.folder / "buffer") as server, run_lock(config.folder):
-        asyncio.run(fill(server.url, config.name))
-        RunAnnouncement(os.getpid(), 0.0, 0.0, server.url, "").write(config.folder)
-        yield config.folder
 
 
 @pytest.fixture(params=["stopped", "live"])
