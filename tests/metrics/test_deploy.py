@@ -42,8 +42,22 @@ SCHEMA = {
 """The part of the Compose specification that the file uses; tags are pinned."""
 
 
+def refused(compose: dict[str, Any]) -> list[str]:
+    """Where the schema does not allow what is there."""
+    return [error.json_path for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(compose)]
+
+
 def test_the_file_keeps_to_the_schema() -> None:
-    jsonschema.validate(COMPOSE, SCHEMA)
+    assert refused(COMPOSE) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("image", "grafana/grafana:latest"), ("restart", "sometimes"), ("network_mode", "bridge"), ("comand", [])],
+)
+def test_the_schema_refuses_what_would_not_start_as_it_is_meant(key: str, value: Any) -> None:
+    for name, service in SERVICES.items():
+        assert refused({**COMPOSE, "services": {**SERVICES, name: {**service, key: value}}})
 
 
 @pytest.mark.parametrize("service", SERVICES)
