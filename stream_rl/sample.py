@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "LARGEST_IMAGE",
     "OBSERVATION_STEP",
     "Float32",
     "Group",
@@ -39,6 +40,9 @@ Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 
 OBSERVATION_STEP = -1
+
+LARGEST_IMAGE = 64 * 2**20
+"""Bytes of one image, compressed."""
 
 
 class WeightVersion(NamedTuple):

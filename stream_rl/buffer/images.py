@@ -13,12 +13,9 @@ from collections.abc import Iterable, Sequence
 from stream_rl.buffer.connection import STAGED_SECONDS, Connection
 from stream_rl.buffer.journals import bounded
 from stream_rl.errors import CorruptRecord
-from stream_rl.sample import image_name
+from stream_rl.sample import LARGEST_IMAGE, image_name
 
-__all__ = ["IMAGE_LIMIT", "ImageCalls"]
-
-IMAGE_LIMIT = 64 * 2**20
-"""Bytes of one image."""
+__all__ = ["ImageCalls"]
 
 
 class ImageCalls:
@@ -33,11 +30,11 @@ class ImageCalls:
         Only bytes that the run does not have yet are sent, at most 8 MB at a time.
 
         Raises:
-            ValueError: an image is larger than IMAGE_LIMIT.
+            ValueError: an image is larger than LARGEST_IMAGE.
         """
         named = [(image_name(image), image) for image in images]
-        if large := [len(image) for _, image in named if len(image) > IMAGE_LIMIT]:
-            raise ValueError(f"an image of {large[0]} bytes is over the limit of {IMAGE_LIMIT}")
+        if large := [len(image) for _, image in named if len(image) > LARGEST_IMAGE]:
+            raise ValueError(f"an image of {large[0]} bytes is over the limit of {LARGEST_IMAGE}")
         there = await self._touch(list(dict(named)))
         new = [(name, image) for name, image in dict(named).items() if name not in there]
         for some in bounded(new, lambda entry: len(entry[1])):

@@ -29,11 +29,10 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from stream_rl.config import MultimodalConfig
 from stream_rl.errors import ImageError
+from stream_rl.sample import LARGEST_IMAGE
 
-__all__ = ["LARGEST_FILE", "LONGEST_PATH", "Read", "read_image", "rgb"]
+__all__ = ["LONGEST_PATH", "Read", "read_image", "rgb"]
 
-LARGEST_FILE = 64 * 2**20
-"""Bytes of the largest image file: what the buffer takes."""
 AS_THEY_ARE = ("PNG", "JPEG", "WEBP")
 LONGEST_PATH = 1024
 """Characters: a longer text that is no URL is base64."""
@@ -93,8 +92,8 @@ def _of_text(given: str, settings: MultimodalConfig) -> bytes:
 
 def _file(path: Path) -> bytes:
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ImageError(f"image {str(path)!r} has {path.stat().st_size} bytes, more than {LARGEST_FILE}")
+        if path.stat().st_size > LARGEST_IMAGE:
+            raise ImageError(f"image {str(path)!r} has {path.stat().st_size} bytes, more than {LARGEST_IMAGE}")
         return path.read_bytes()
     except OSError as error:
         raise ImageError(f"image {str(path)!r} cannot be read: {error.strerror}") from error
@@ -123,14 +122,14 @@ def _fetched(url: str, settings: MultimodalConfig) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
     try:
         with opener.open(url, timeout=settings.fetch_timeout) as answer:
-            return _not_too_long(answer.read(LARGEST_FILE + 1), f"image {url!r:.200}")
+            return _not_too_long(answer.read(LARGEST_IMAGE + 1), f"image {url!r:.200}")
     except (OSError, urllib.error.URLError, ValueError) as error:
         raise ImageError(f"image {url!r:.200} cannot be fetched: {error}") from error
 
 
 def _not_too_long(data: bytes, what: str) -> bytes:
-    if len(data) > LARGEST_FILE:
-        raise ImageError(f"{what} is longer than {LARGEST_FILE} bytes")
+    if len(data) > LARGEST_IMAGE:
+        raise ImageError(f"{what} is longer than {LARGEST_IMAGE} bytes")
     return data
 
 
@@ -181,4 +180,4 @@ def _compressed(image: Image.Image) -> Read:
         image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
     file = io.BytesIO()
     image.convert("RGB").save(file, "PNG")
-    return file.getvalue(), image.height, image.width
+    return _not_too_long(file.getvalue(), "an image as PNG"), image.height, image.width

@@ -9,6 +9,7 @@ from typing import Any
 
 from stream_rl.envs.base import Message
 from stream_rl.errors import DataError
+from stream_rl.multimodal.reading import LONGEST_PATH
 
 __all__ = ["IMAGE_MARK", "with_images"]
 
@@ -75,6 +76,6 @@ def _split(part: Mapping[str, Any], left: Iterator[Mapping[str, Any]]) -> Iterat
 def _from(folder: Path, image: Any) -> Any:
     if isinstance(image, Mapping) and image.get("path") and not image.get("bytes"):
         return {**image, "path": str(folder / image["path"])}
-    if isinstance(image, str) and len(image) < 1024 and ":" not in image:
+    if isinstance(image, str) and len(image) <= LONGEST_PATH and ":" not in image:
         return str(folder / image)
     return image

@@ -8,9 +8,8 @@ import pytest
 from journal_builders import START, outcome, turn
 
 from stream_rl.buffer import LeasedSample, TrajectoryBuffer
-from stream_rl.buffer.images import IMAGE_LIMIT
 from stream_rl.errors import CorruptRecord, ImageMissing
-from stream_rl.sample import LedgerEntry, image_name
+from stream_rl.sample import LARGEST_IMAGE, LedgerEntry, image_name
 
 RED, BLUE = b"red pixels", b"blue pixels"
 
@@ -28,7 +27,7 @@ async def test_an_image_comes_back_by_its_name(buffer: TrajectoryBuffer) -> None
     with pytest.raises(CorruptRecord, match="image abc is not in the buffer"):
         await buffer.load_images(["abc"])
     with pytest.raises(ValueError, match="an image of"):
-        await buffer.put_images([bytes(IMAGE_LIMIT + 1)])
+        await buffer.put_images([bytes(LARGEST_IMAGE + 1)])
 
 
 async def test_only_new_bytes_are_sent(buffer: TrajectoryBuffer) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from stream_rl.config import MultimodalConfig
 from stream_rl.errors import ImageError
+from stream_rl.multimodal import reading
 from stream_rl.multimodal.reading import read_image, rgb
 
 SETTINGS = MultimodalConfig(max_pixels=10_000)
@@ -119,6 +120,12 @@ class TestRefusals:
 
         with pytest.raises(ImageError, match="60x60 pixels is damaged"):
             read_image(image, SETTINGS)
+
+    def test_pixels_whose_png_is_larger_than_the_buffer_takes(self, monkeypatch):
+        monkeypatch.setattr(reading, "LARGEST_IMAGE", 1000)
+
+        with pytest.raises(ImageError, match="an image as PNG is longer than 1000 bytes"):
+            read_image(Image.effect_noise((64, 64), 100), SETTINGS)
 
     def test_a_folder_is_no_image(self, tmp_path):
         with pytest.raises(ImageError, match="cannot be read: Is a directory"):

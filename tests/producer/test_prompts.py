@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from stream_rl.config import DataConfig
 from stream_rl.errors import DataError, ModelError
+from stream_rl.multimodal.reading import LONGEST_PATH
 from stream_rl.producer.loading import check_rollout, load_rollout
+from stream_rl.producer.prompt_images import with_images
 from stream_rl.producer.prompts import DatasetPrompts, GeneratedPrompts, PromptRow
 
 
@@ -114,6 +117,13 @@ def test_an_answer_that_only_calls_tools_may_stand_in_a_prompt():
 def test_an_environments_prompt_that_fails_is_named():
     with pytest.raises(DataError, match=r"prompt\(0, 0, args\) of the environment fails: ZeroDivisionError"):
         GeneratedPrompts(lambda seed, index, args: {"prompt": 1 / 0}, 0, SimpleNamespace()).row(0)
+
+
+@pytest.mark.parametrize(("length", "where"), [(LONGEST_PATH, "/data/"), (LONGEST_PATH + 1, "")])
+def test_an_image_that_is_a_path_starts_at_the_datasets_folder(length, where):
+    (message,) = with_images("q", "i" * length, "row 1", Path("/data"))
+
+    assert message["content"][0]["image"] == where + "i" * length
 
 
 @pytest.mark.parametrize("tools", [3, [{"a": 1}], ["search"], {"function": 1}])
