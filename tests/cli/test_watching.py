@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -30,16 +31,15 @@ def made_run(folder: Path) -> Config:
 async def registered(config: Config, url: str) -> None:
     async with await TrajectoryBuffer.of(config, url) as buffer:
         await buffer.open_run(RULES)
-        for name, kind, metrics_url in (
-            ("producer-0", "producer", "http://10.0.0.3:41023/metrics"), ("redis", "redis", ""),
-        ):  # fmt: skip
-            await buffer.register_process(ProcessRecord(name, kind, "here", 1, metrics_url))
+        producer = ProcessRecord("producer-0", "producer", "here", 1, "http://10.0.0.3:41023/metrics")
+        for record in (producer, ProcessRecord("redis", "redis", "here", 1, "")):
+            await buffer.register_process(record)
         await buffer.engine_joined("engine-0", "http://10.0.0.4:30000", 1)
         await buffer.engine_serving("engine-0", WeightVersion(0))
 
 
 @pytest.fixture
-def live_run(tmp_path: Path):
+def live_run(tmp_path: Path) -> Iterator[Path]:
     """A folder of runs: one that lives, one that ended."""
     config = made_run(tmp_path / "runs" / "alive")
     made_run(tmp_path / "runs" / "ended")
