@@ -18,10 +18,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from stream_rl.engine.client import EngineClient
-from stream_rl.engine.generation import Generation, ImageInputs, SamplingParams
+from stream_rl.engine.generation import Generation, RequestOptions, SamplingParams
 from stream_rl.engine.router import RouterClient
 from stream_rl.errors import EngineUnavailable
 from stream_rl.metrics import catalog
@@ -118,14 +118,7 @@ class Fleet:
 
     @spanned("generate")
     async def generate(
-        self,
-        session_id: str,
-        input_ids: Int32,
-        sampling: SamplingParams,
-        *,
-        images: ImageInputs | None = None,
-        rid: str | None = None,
-        extra_key: str | None = None,
+        self, session_id: str, input_ids: Int32, sampling: SamplingParams, **options: Unpack[RequestOptions]
     ) -> Generation:
         """`EngineClient.generate` on the session's engine, or on another.
 
@@ -135,13 +128,12 @@ class Fleet:
             EngineError: an engine's answer contradicts itself.
         """
         last: EngineUnavailable | None = None
-        named: dict[str, Any] = {"images": images, "rid": rid, "extra_key": extra_key, "timeout": self._timeout}
         try:
             async with asyncio.timeout(self._timeout):
                 while True:
                     engine = await self._engine_for(session_id)
                     try:
-                        return await self._call(engine, rid, input_ids, sampling, **named)
+                        return await self._call(engine, input_ids, sampling, options)
                     except EngineUnavailable as error:
                         last = error
                         engine.passed_over_until = asyncio.get_running_loop().time() + self._pass_over
@@ -154,15 +146,17 @@ class Fleet:
         if (engine := self._running.get(rid)) is not None:
             await engine.client.abort(rid)
 
-    async def _call(self, engine: _Engine, rid: str | None, /, *what: Any, **named: Any) -> Generation:
-        confirmed, task = engine.confirmed, asyncio.current_task()
+    async def _call(
+        self, engine: _Engine, input_ids: Int32, sampling: SamplingParams, options: RequestOptions
+    ) -> Generation:
+        confirmed, task, rid = engine.confirmed, asyncio.current_task(), options.get("rid")
         assert task is not None
         cancelling = task.cancelling()
         engine.calls.add(task)
         if rid is not None:
             self._running[rid] = engine
         try:
-            generation = await engine.client.generate(*what, **named)
+            generation = await engine.client.generate(input_ids, sampling, timeout=self._timeout, **options)
         except asyncio.CancelledError:
             # One cancellation is `refresh`'s, if the engine left; any other is the caller's own.
             if engine.gone and task.uncancel() <= cancelling:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable, Pro
 from stream_rl.sample import Float32, Int32, VersionSpan, WeightVersion
 
 __all__ = [
-    "Generation", "ImageInputs", "SamplingParams", "check_ids", "check_read", "decode_generation", "encode_request",
+    "Generation", "ImageInputs", "RequestOptions", "SamplingParams", "check_ids", "check_read", "decode_generation",
+    "encode_request",
 ]  # fmt: skip
 
 
@@ -53,6 +54,14 @@ class ImageInputs:
     placeholder: int
     tokens: tuple[int, ...]
     data: tuple[Any, ...]
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a request may have besides its ids and how to sample: `EngineClient.generate` says what each is."""
+
+    images: ImageInputs | None
+    rid: str | None
+    extra_key: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,11 @@ from stream_rl.engine.fleet import Fleet
 from stream_rl.errors import EngineUnavailable
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.producer.cache_scope import cache_scope
+from stream_rl.producer.engines import Engines
 from stream_rl.producer.journal import MemoryJournal
 from stream_rl.producer.loading import Rollout, load_rollout, load_vocab_size
 from stream_rl.producer.samples import new_sample, sampling_seed
-from stream_rl.producer.turn_loop import Engines, Episode
+from stream_rl.producer.turn_loop import Episode
 from stream_rl.sample import Sample, SampleId, WeightVersion
 
 __all__ = ["EvaluationResult", "evaluate", "evaluate_rollout", "pass_at"]

@@ -54,7 +54,7 @@ from stream_rl.producer.turn_record import (
 )
 from stream_rl.sample import Int32, Sample, StopReason, Turn
 
-__all__ = ["Engines", "Episode"]
+__all__ = ["Episode"]
 
 logger = logging.getLogger(__name__)
 
