@@ -10,13 +10,12 @@ from typing import Any
 import duckdb
 
 from stream_rl.errors import ConfigError
+from stream_rl.metrics.run_folder import TURN_PARTS
 from stream_rl.metrics.turn_schema import TURN_FIELDS
 
 __all__ = ["GROUPINGS", "MEASURES", "Answer", "TurnQuery"]
 
-MEASURES = (
-    "generate_seconds", "queue_seconds", "env_seconds", "encode_seconds", "commit_seconds", "generated", "observation",
-)  # fmt: skip
+MEASURES = (*TURN_PARTS, "generated", "observation")
 GROUPINGS = ("environment", "turn", "producer", "finish_reason", "version", "attempt")
 
 
