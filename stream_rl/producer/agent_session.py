@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from stream_rl.agents.context import AgentContext, Surroundings
-from stream_rl.agents.handover import Answer, Handover, Observed, Pause
+from stream_rl.agents.handover import Answer, Handover, Pause
 from stream_rl.agents.run import AgentRun
 from stream_rl.envs.base import ResumeClass, resume_class
-from stream_rl.errors import ActionError, EnvFatalError, ModelError
-from stream_rl.producer.env_session import NOTHING_SAID, Shown, Step
+from stream_rl.errors import ActionError, EnvFatalError
+from stream_rl.producer.env_session import Shown, Step, show
 from stream_rl.producer.turn_record import NO_TOKENS
 from stream_rl.producer.world_calls import named_failures
 from stream_rl.sample import StopReason
@@ -93,7 +93,8 @@ class AgentSession:
         pause = await self._go_on(answer)
         if pause.done:
             return self._step(pause, NO_TOKENS, StopReason.MODEL_DONE)
-        return self._step(pause, await self._shown(pause.observed, answer))
+        # By the loop's own chat form, which may show tools.
+        return self._step(pause, await show(pause.observed, answer.tokens, self._context.chat))
 
     async def cut(self, answer: Answer) -> Step:
         """Lets the loop score an answer that was cut."""
@@ -131,15 +132,6 @@ class AgentSession:
     def _step(self, pause: Pause, observed: Shown, ends: StopReason | None = None) -> Step:
         state = self._new_results() if self.resume_class is ResumeClass.REPLAY else self._snapshot()
         return Step(observed, ends, pause.reward, state, pause.parse_failures)
-
-    async def _shown(self, observed: Observed, answer: Answer) -> Shown:
-        """Ids up to the next generation: by the loop's own chat form, which may show tools."""
-        if isinstance(observed, np.ndarray):
-            return observed
-        try:
-            return await self._context.chat.show_observation(observed or [NOTHING_SAID], answer.tokens)
-        except ModelError as error:
-            raise EnvFatalError(f"an observation cannot be shown: {error}") from error
 
     def _snapshot(self) -> Mapping[str, Any] | None:
         if self.resume_class is not ResumeClass.SNAPSHOT:

@@ -14,6 +14,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import numpy as np
+
+from stream_rl.agents.chat import Chat
 from stream_rl.agents.handover import Answer, Observed
 from stream_rl.envs.base import (
     BaseInteractionEnv,
@@ -26,13 +29,13 @@ from stream_rl.envs.base import (
     resume_class,
 )
 from stream_rl.envs.loading import EnvironmentModule
-from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError
+from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError, ModelError
 from stream_rl.multimodal import Encoded
 from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.world_calls import WorldCalls
-from stream_rl.sample import StopReason
+from stream_rl.sample import Int32, StopReason
 
-__all__ = ["NOTHING_SAID", "EnvSession", "Session", "Shown", "Step"]
+__all__ = ["EnvSession", "Session", "Shown", "Step", "show"]
 
 logger = logging.getLogger(__name__)
 
@@ -179,6 +182,28 @@ class EnvSession:
             return answer, copy.deepcopy(env.state_dict()) if keeps else None
 
         return await self._call(mistakes_are_answers(function, named or function, with_state))
+
+
+async def show(observation: Shown, generated: Int32, chat: Chat) -> Encoded:
+    """What stands between a turn and the next generation, in ids. An empty observation still ends the turn.
+
+    Args:
+        observation: what the model is to read.
+        generated: the turn's ids, int32 (g,).
+        chat: the chat form that messages are put in.
+
+    Raises:
+        EnvFatalError: the chat template cannot show the messages.
+        ImageError: an image cannot be read.
+    """
+    if isinstance(observation, Encoded):
+        return observation
+    if isinstance(observation, np.ndarray):
+        return Encoded(observation)
+    try:
+        return await chat.show_observation(observation or [NOTHING_SAID], generated)
+    except ModelError as error:
+        raise EnvFatalError(f"an observation cannot be shown: {error}") from error
 
 
 def _reward(info: Mapping[str, Any] | None) -> float:

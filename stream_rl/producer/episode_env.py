@@ -15,10 +15,10 @@ import numpy as np
 
 from stream_rl.agents.handover import Answer
 from stream_rl.envs.base import ResumeClass
-from stream_rl.errors import EnvFatalError, EnvInfraError, ModelError, UserError
+from stream_rl.errors import EnvFatalError, EnvInfraError, UserError
 from stream_rl.metrics.tracing import annotate, spanned
 from stream_rl.multimodal import Encoded
-from stream_rl.producer.env_session import NOTHING_SAID, Shown, Step
+from stream_rl.producer.env_session import Shown, Step, show
 from stream_rl.producer.loading import Rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.retries import EnvRetries
@@ -135,15 +135,8 @@ class EpisodeEnv:
         self._compare(f"turn {index}", records[-1].observation, records[-1].images, seen)
 
     async def show(self, observation: Shown, generated: Int32) -> Encoded:
-        """What stands between a turn and the next generation. An empty observation still ends the turn."""
-        if isinstance(observation, Encoded):
-            return observation
-        if isinstance(observation, np.ndarray):
-            return Encoded(observation)
-        try:
-            return await self._rollout.chat.show_observation(observation or [NOTHING_SAID], generated)
-        except ModelError as error:
-            raise EnvFatalError(f"an observation cannot be shown: {error}") from error
+        """What stands between a turn and the next generation."""
+        return await show(observation, generated, self._rollout.chat)
 
     def _compare(self, where: str, recorded: Int32, images: Sequence[str], seen: Encoded) -> None:
         if np.array_equal(recorded, seen.tokens):
