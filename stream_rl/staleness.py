@@ -53,8 +53,8 @@ def written_by(version_steps: Int32, trainer_version: int) -> tuple[int, int]:
     return (int(steps.min()), int(steps.max())) if len(steps) else (trainer_version, trainer_version)
 
 
-def group_lag(v0: int, trainer_version: int) -> int:
-    """The lag of a group: at least that of each of its tokens, for none is older than v0. Bounded by `max_lag`."""
+def group_lag(v0: Floats, trainer_version: int) -> Floats:
+    """The lags of groups: at least those of their tokens, as none is older than v0. Bounded by `max_lag`."""
     return trainer_version - v0
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from stream_rl.consumer.batching import Floats, Samples, per_sample, rewards
 from stream_rl.metrics.labels import length_bucket
 from stream_rl.sample import Group, LedgerEntry
-from stream_rl.staleness import lag_parts
+from stream_rl.staleness import group_lag, lag_parts
 
 __all__ = ["SAMPLE_COLUMNS", "sample_rows", "step_record"]
 
@@ -57,7 +57,7 @@ def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
     """
     column = {name: table[..., number] for number, name in enumerate(SAMPLE_COLUMNS)}
     version = entry.step - 1
-    group_lag = version - column["v0"][:, 0]
+    group_lags = group_lag(column["v0"][:, 0], version)
     parts = lag_parts(version - column["lag_max"], version - np.minimum(column["lag_min"], column["lag_max"]), version)
     generated, trained = column["generated"].sum(), column["trained"].sum()
     return {
@@ -73,15 +73,15 @@ def step_record(entry: LedgerEntry, table: Floats) -> dict[str, Any]:
         "trained_tokens": int(trained),
         "masked_tokens": int(generated - trained),
         "masked_by_length": _masked_by_length(column),
-        "oldest_group_length": int(column["response_length"][group_lag.argmax()].max()),
+        "oldest_group_length": int(column["response_length"][group_lags.argmax()].max()),
         "sample_lags": (column["lag_sum"] / np.maximum(column["generated"], 1)).round(3).ravel().tolist(),
         "token_lag_mean": float(column["lag_sum"].sum() / max(generated, 1)),
         "token_lag_max": int(column["lag_max"].max()),
         "trained_token_lag_max": int(column["trained_lag_max"].max()),
         "sample_lag_mean": float(parts.lag.mean()),
         "lag_parts": {name: float(part.mean()) for name, part in parts._asdict().items()},
-        "group_lag_mean": float(group_lag.mean()),
-        "group_lag_max": int(group_lag.max()),
+        "group_lag_mean": float(group_lags.mean()),
+        "group_lag_max": int(group_lags.max()),
         "max_staleness": entry.max_staleness,
         "max_lag": entry.max_lag,
         "versions_max": int(column["versions"].max()),
