@@ -226,6 +226,11 @@ class EngineConfig(Settings):
     request_timeout: float = Field(600.0, gt=0)
     """Seconds that one generation may take, connection retries included."""
 
+    @property
+    def servers(self) -> int:
+        """How many the run has."""
+        return len(self.urls) or self.count
+
 
 class SchedulingConfig(Settings):
     """When a group starts and when it is trained. scheduling.py proves the bound that the first three give."""

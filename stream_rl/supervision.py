@@ -139,7 +139,7 @@ class Supervisor:
             keepers = [tasks.create_task(self._recorder.watch())]
             if self._server is not None:
                 keepers.append(tasks.create_task(self._keep("redis", self._redis)))
-            for index in range(len(config.engine.urls) or config.engine.count):
+            for index in range(config.engine.servers):
                 keepers.append(tasks.create_task(self._keep("engine", self._engine, index)))
             producers = [
                 tasks.create_task(self._keep("producer", self._processes.producer, index))

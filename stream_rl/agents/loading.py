@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -97,8 +96,8 @@ def load_object(path: str, what: str, hint: str, refusal: type[UserError] = Agen
         also = f"; {SLIME_HINT}" if wants_slime(error) else ""
         raise refusal(f"{what} cannot be imported: {type(error).__name__}: {first}{also}") from error
     if not hasattr(found, name):
-        near = difflib.get_close_matches(name, [n for n in vars(found) if not n.startswith("_")], n=1, cutoff=0.4)
-        raise refusal(f"{what}: module {module!r} has no {name!r}" + (f", but {near[0]!r}" if near else ""))
+        public = [known for known in vars(found) if not known.startswith("_")]
+        raise refusal(f"{what}: module {module!r} has no {name!r}: {did_you_mean(name, public, hint)}")
     return getattr(found, name)
 
 

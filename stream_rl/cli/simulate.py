@@ -129,7 +129,7 @@ def _given(path: Path | None, config: Config, seed: int) -> tuple[Workload, Mach
         "env_most": config.environment.step_timeout, "context_most": config.rollout.max_context_len,
     }  # fmt: skip
     engines = {
-        "engines": len(config.engine.urls) or config.engine.count, "slots": config.engine.max_running_requests,
+        "engines": config.engine.servers, "slots": config.engine.max_running_requests,
         "pause_mode": config.engine.pause_mode,
     }  # fmt: skip
     workload = GivenWorkload.within(f"{path}: workload", {**limits, **parts.workload})

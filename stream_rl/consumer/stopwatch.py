@@ -6,12 +6,7 @@ import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 
-__all__ = ["PARTS", "TRAIN_PARTS", "timed"]
-
-PARTS = ("wait", "load", "train", "publish", "checkpoint")
-"""What a step is made of."""
-TRAIN_PARTS = ("pack", "forward_backward", "optimizer")
-"""What its training is made of."""
+__all__ = ["timed"]
 
 
 @contextmanager

@@ -38,13 +38,14 @@ from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
 from stream_rl.consumer.step_record import SAMPLE_COLUMNS, sample_rows, step_record
-from stream_rl.consumer.stopwatch import PARTS, timed
+from stream_rl.consumer.stopwatch import timed
 from stream_rl.consumer.transport import DiskTransport, GroupTransport, WeightTransport
 from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import WeightFolders
 from stream_rl.engine.publish import WeightPublisher
 from stream_rl.engine.publish_group import GroupPublisher, checkpoint_shapes
 from stream_rl.metrics.exporter import serve_metrics
+from stream_rl.metrics.run_folder import STEP_PARTS
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.sample import LedgerEntry, WeightVersion
 
@@ -138,7 +139,7 @@ class Trainer:
 
     def _step(self, step: int) -> bool:
         torch.manual_seed(self._config.seed * 1_000_003 + step)
-        seconds = dict.fromkeys(PARTS, 0.0)
+        seconds = dict.fromkeys(STEP_PARTS, 0.0)
         with timed(seconds, "wait"):
             entry = self._feed.take(step)
         if entry is None:

@@ -26,8 +26,9 @@ from stream_rl.consumer.loss import kl_divergence
 from stream_rl.consumer.micro_batch import MicroBatch, empty_micro_batch, level_passes, micro_batches, plan_passes
 from stream_rl.consumer.model import Policy
 from stream_rl.consumer.objective import LossCounts, token_losses, token_shares
-from stream_rl.consumer.stopwatch import TRAIN_PARTS, timed
+from stream_rl.consumer.stopwatch import timed
 from stream_rl.consumer.update_figures import UpdateFigures, no_sums, token_sums, update_figures
+from stream_rl.metrics.run_folder import TRAIN_PARTS
 
 __all__ = ["UpdateFigures", "Updater"]
 

@@ -55,7 +55,7 @@ def fit_run(folder: Path, config: Config) -> Fit:
             f"{LEAST_STEPS}: let it run longer with metrics.turn_log on, or give a workload"
         )
     workload = Workload(_groups(turns, ended_samples(folder)))
-    engines = len(config.engine.urls) or config.engine.count
+    engines = config.engine.servers
     token, crowd, base, prefill = _engine_seconds(turns, steps, engines)
     fixed, each = _trainer_seconds(steps)
     machine = Machine(

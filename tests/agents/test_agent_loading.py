@@ -91,7 +91,7 @@ def test_a_function_becomes_a_loop(agents: Agents) -> None:
         ("xyzzy", "give module:Class, or one of mine, single_turn_agent, tool_agent, multi_turn_env"),
         (["mine"], r"agent_name=\['mine'\] must be text"),
         ("absent_loops:Mine", "Python finds no module 'absent_loops'"),
-        ("my_loops:Mein", "module 'my_loops' has no 'Mein', but 'Mine'"),
+        ("my_loops:Mein", "module 'my_loops' has no 'Mein': did you mean 'Mine'?"),
         ("broken_loops:Mine", "cannot be imported: ZeroDivisionError"),
         ("loops_of_slime:Mine", "environment.slime_imports=true offers what docs/slime.md lists"),
         ("my_loops:NoRun", "must have `async def run"),

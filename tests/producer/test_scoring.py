@@ -31,7 +31,7 @@ def environment(path: str | None) -> EnvironmentConfig:
         ("rewards", "environment.reward_path='rewards' is not there"),
         ("absent_module:f", "finds no module 'absent_module'"),
         ("rewards:absent", "has no 'absent'"),
-        ("rewards.plane", "has no 'plane', but 'plain'"),
+        ("rewards.plane", "has no 'plane': did you mean 'plain'?"),
         ("rewards:number", "is no function"),
         ("rewards:plain", r"must be `async def plain\(args, sample\)`"),
     ],
