@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 PLACE_SECONDS = 120.0
 STOP_SECONDS = 30.0
+EVALUATION_START_SECONDS = 300.0
+"""What an evaluation may take beside its episodes: a place, the imports, the tokenizer, the prompts."""
 OBJECT_STORE_BYTES = 100_000_000
 """Actors only exchange settings and exit codes; trajectories go through the buffer."""
 
@@ -144,8 +146,17 @@ class RayProcesses:
 
     async def evaluation(self, engine_id: str | None = None) -> float:
         """Plays the held-out episodes in an actor of their own; on that pinned engine, or on all."""
-        async with _actor(ProducerProcess, self._config, "evaluation", self._buffer_url) as actor:
-            return float(await _result(actor.evaluate, engine_id))
+        seconds = self._config.evaluation.deadline + EVALUATION_START_SECONDS
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                _actor(ProducerProcess, self._config, "evaluation", self._buffer_url) as actor,
+            ):
+                return float(await _result(actor.evaluate, engine_id))
+        except TimeoutError:
+            raise ProcessDied(
+                f"it did not end within {seconds:g} s, evaluation.deadline={self._config.evaluation.deadline:g} included"
+            ) from None
 
 
 class EngineProcess:
