@@ -154,9 +154,7 @@ class RayProcesses:
             ):
                 return float(await _result(actor.evaluate, engine_id))
         except TimeoutError:
-            raise ProcessDied(
-                f"it did not end within {seconds:g} s, evaluation.deadline={self._config.evaluation.deadline:g} included"
-            ) from None
+            raise ProcessDied(f"it did not end within evaluation.deadline and {EVALUATION_START_SECONDS:g} s") from None
 
 
 class EngineProcess:
