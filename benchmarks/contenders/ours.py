@@ -18,7 +18,8 @@ RULES = RunRules(groups_per_step=4, group_size=8, run_ahead=3)
 STEP = RULES.groups_per_step * RULES.group_size
 IN_FLIGHT, PLAYERS = 32, 2
 """Samples that the producer holds, and how many loops play them: one leases while the other's commits are under way."""
-POLL_SECONDS = 0.001
+POLL_SECONDS = 0.004
+"""As TransferQueue's consumer waits."""
 OUTCOME = Outcome(Status.COMPLETED, StopReason.ENV_DONE, 1.0)
 
 

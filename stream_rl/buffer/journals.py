@@ -14,11 +14,26 @@ from stream_rl.buffer.records import Record, SampleStart
 from stream_rl.errors import CorruptRecord, RecordsLost
 from stream_rl.sample import Sample, SampleId, Status, StopReason, Turn
 
-__all__ = ["CHUNK_BYTES", "Stored", "bounded", "chunks", "read_journals", "sample_of", "siblings", "split"]
+__all__ = ["CHUNK_BYTES", "Stored", "Totals", "bounded", "chunks", "read_journals", "sample_of", "siblings", "split"]
 
 CHUNK_BYTES = 8 * 2**20
 
 T = TypeVar("T")
+
+
+class Totals(NamedTuple):
+    """What a journal holds: records, their bytes, complete turns, response tokens, generated ones."""
+
+    records: int = 0
+    size: int = 0
+    turns: int = 0
+    response_length: int = 0
+    generated: int = 0
+
+    @classmethod
+    def parse(cls, text: bytes | None) -> Totals:
+        """The `totals` of a sample's hash, which has none while the journal is empty."""
+        return cls(*map(int, text.split())) if text else cls()
 
 
 class Stored(NamedTuple):
@@ -65,7 +80,7 @@ async def read_journals(connection: Connection, stored: Sequence[Stored]) -> dic
         named = [(piece.sample, r) for piece, records in zip(pieces, listed, strict=True) for r in records]
         blobs = await _read_blobs(connection, [Blob.parse(*entry) for entry in named if entry[1].startswith(b"@")])
         for sample, record in named:
-            journals[sample].append(codec.decode(blobs.get((sample, record), record)))
+            journals[sample].append(codec.decode(blobs[sample, record] if record.startswith(b"@") else record))
     return journals
 
 

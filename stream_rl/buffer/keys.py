@@ -35,7 +35,8 @@ SINGLE = {
 FAMILIES = {
     "group": "hash: v0, prompt, state, refills, finished, attempt:<index>, reward:<index>; if given up and requeued,"
     " requeue_nonce, requeued_as",
-    "sample": "hash: state, lease, nonce, holder, totals of the journal, how it ended",
+    "sample": "hash: state, lease, nonce, holder, how it ended; totals: the journal's records, bytes, complete turns,"
+    " response tokens and generated ones, in one field",
     "journal": "list: the sample's records, a large one as `@<blob>:<bytes>`",
     "blob": "string: a large record, <sample>:<nonce>:<position>:<fingerprint>; it expires unless a commit names it",
     "blobs": "set: the blobs that a sample's journal names, as <nonce>:<position>:<fingerprint>",

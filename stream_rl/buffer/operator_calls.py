@@ -14,7 +14,7 @@ import orjson
 import redis.exceptions as faults
 
 from stream_rl.buffer.connection import Connection, nonce
-from stream_rl.buffer.journals import Stored, read_journals, sample_of, siblings
+from stream_rl.buffer.journals import Stored, Totals, read_journals, sample_of, siblings
 from stream_rl.errors import BufferUnavailable, ConfigError, CorruptRecord, RecordsLost
 from stream_rl.sample import Sample, SampleId, Status, StopReason
 
@@ -176,7 +176,7 @@ class OperatorCalls:
         """Whether the sample was neither retired nor restarted since it was looked at."""
         (group,) = await self._connection.hashes("group", [str(held.sample_id.group)])
         (sample,) = await self._connection.hashes("sample", [str(held.sample_id)])
-        return bool(group) and int(sample.get(b"records", 0)) >= held.records
+        return bool(group) and Totals.parse(sample.get(b"totals")).records >= held.records
 
 
 def _group(number: int, fields: Mapping[bytes, bytes], step: int | None, samples: Sequence[HeldSample]) -> HeldGroup:
@@ -185,8 +185,7 @@ def _group(number: int, fields: Mapping[bytes, bytes], step: int | None, samples
 
 
 def _sample(sample_id: SampleId, fields: Mapping[bytes, bytes]) -> HeldSample:
-    def number(name: bytes) -> int:
-        return int(fields.get(name, 0))
+    totals = Totals.parse(fields.get(b"totals"))
 
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode()
@@ -195,7 +194,7 @@ def _sample(sample_id: SampleId, fields: Mapping[bytes, bytes]) -> HeldSample:
         sample_id, text(b"state"), Status(text(b"status") or Status.PENDING),
         StopReason(text(b"stop_reason")) if b"stop_reason" in fields else None,
         float(fields[b"reward"]) if b"reward" in fields else None,
-        turns=number(b"turns"), response_length=number(b"response"), generated=number(b"generated"),
-        records=number(b"records"), size=number(b"bytes"), leases=number(b"lease"),
+        turns=totals.turns, response_length=totals.response_length, generated=totals.generated,
+        records=totals.records, size=totals.size, leases=int(fields.get(b"lease", 0)),
         producer=text(b"holder").rpartition(":")[0],
     )  # fmt: skip

@@ -69,7 +69,9 @@ class ProducerCalls:
             leased = ready[:count]
             journals = await read_journals(self._connection, [stored for _, stored in leased if stored.records])
             del ready[:count]
-        return [_with_journal(sample, journals.get(stored.sample, [])) for sample, stored in leased]
+        return [
+            _with_journal(sample, journals[stored.sample]) if stored.records else sample for sample, stored in leased
+        ]
 
     async def _lease_some(self, producer_id: str, count: int) -> list[tuple[LeasedSample, Stored]]:
         # The nonce stays until an answer came: a call that was cut off hands out the same samples again.

@@ -16,7 +16,7 @@ import orjson
 
 from stream_rl.buffer.connection import Connection, nonce
 from stream_rl.buffer.engine_calls import EngineCalls
-from stream_rl.buffer.journals import Stored, read_journals, sample_of, siblings
+from stream_rl.buffer.journals import Stored, Totals, read_journals, sample_of, siblings
 from stream_rl.buffer.records import Record, TrainerClaim, Waiting
 from stream_rl.errors import (
     BufferUnavailable,
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 ASSERTIONS = 3
 """Restarts of Redis that one call outlasts."""
-_END = ("state", "records", "bytes", "status", "stop_reason", "reward")
+_END = ("state", "totals", "status", "stop_reason", "reward")
 
 KNOWN_STEPS = 1000
 """Entries that a trainer still knows behind the oldest checkpoint kept: Redis may lose those of several checkpoints."""
@@ -127,9 +127,9 @@ class TrainerCalls(EngineCalls):
             for sample in siblings(group, fields)
         ]
         totals = [0] * len(groups)
-        ends = await self._connection.fields("sample", [sample for _, sample in owners], ("bytes",))
+        ends = await self._connection.fields("sample", [sample for _, sample in owners], ("totals",))
         for (place, _), end in zip(owners, ends, strict=True):
-            totals[place] += int(end["bytes"] or 0)
+            totals[place] += Totals.parse(end["totals"]).size
         return totals
 
     async def checkpoints_kept(self, claim: TrainerClaim, oldest_step: int) -> None:
@@ -200,7 +200,8 @@ def _superseded(claim: TrainerClaim, newest: Any) -> TrainerSuperseded:
 def _whole(sample: str, end: Mapping[str, bytes]) -> Stored:
     if end["state"] != b"finished":
         raise RecordsLost(f"sample {sample} has not ended")
-    return Stored(sample, int(end["records"]), int(end["bytes"]))
+    totals = Totals.parse(end["totals"])
+    return Stored(sample, totals.records, totals.size)
 
 
 def _sample(sample_id: SampleId, records: Sequence[Record], end: Mapping[str, bytes]) -> Sample:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journal_builders import START, turn
 
-from stream_rl.buffer.journals import CHUNK_BYTES, Stored, chunks, split
+from stream_rl.buffer.journals import CHUNK_BYTES, Stored, Totals, chunks, split
 from stream_rl.errors import CorruptRecord
 
 MEBI = 2**20
@@ -37,3 +37,8 @@ def test_a_journal_is_a_start_and_turns() -> None:
         split("0-0", [turn(0)])
     with pytest.raises(CorruptRecord, match="sample 0-0"):
         split("0-0", [START, START])
+
+
+def test_an_empty_journal_has_no_totals() -> None:
+    assert Totals.parse(None) == (0, 0, 0, 0, 0)
+    assert Totals.parse(b"3 454 2 10 6") == Totals(records=3, size=454, turns=2, response_length=10, generated=6)

@@ -5,7 +5,7 @@ local found = {}
 local function look(samples)
   for _, sample in ipairs(samples) do
     found[#found + 1] = sample
-    found[#found + 1] = redis.call('HGET', key_sample(sample), 'turns')
+    found[#found + 1] = totals_of(sample).turns
   end
 end
 look(redis.call('ZRANGE', key_resume, 0, -1))

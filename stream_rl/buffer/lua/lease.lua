@@ -8,12 +8,16 @@
 -- ARGV: holder, nonce, count.
 local holder, nonce, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
+local run, server = fields_of(key_run, 'state', 'heard_on', 'asserted_on', 'ledger_steps', 'group_size', 'admitted',
+  'filtered', 'dead_lettered', 'total_groups', 'journal_bytes', 'max_journal_bytes', 'max_ready_groups',
+  'max_leased_samples'), server_id()
+
 -- While Redis was away nobody could be heard: after a restart every producer has a whole term to speak up.
-if redis.call('HGET', key_run, 'heard_on') ~= server_id() then
+if run.heard_on ~= server then
   for _, heard in ipairs(redis.call('ZRANGE', key_holders, 0, -1)) do
     redis.call('ZADD', key_holders, 'GT', now_ms() + number_of(key_terms, heard), heard)
   end
-  redis.call('HSET', key_run, 'heard_on', server_id())
+  redis.call('HSET', key_run, 'heard_on', server)
 end
 
 for _, silent in ipairs(redis.call('ZRANGEBYSCORE', key_holders, '-inf', now_ms())) do
@@ -27,15 +31,18 @@ local abouts = {}
 local function row(sample, fields)
   local group = group_of(sample)
   abouts[group] = abouts[group] or redis.call('HMGET', key_group(group), 'prompt', 'v0')
-  local returned = fields.returned == '0' and '' or fields.returned
-  return {sample, fields.lease, abouts[group][1], abouts[group][2], fields.records, fields.bytes, returned}
+  local has = parsed_totals(fields.totals)
+  return {sample, fields.lease, abouts[group][1], abouts[group][2], has.records, has.bytes, fields.returned or ''}
 end
 
-local function about(sample) return fields_of(key_sample(sample), 'lease', 'nonce', 'records', 'bytes', 'returned') end
+local function about(sample)
+  local found = redis.call('HMGET', key_sample(sample), 'lease', 'nonce', 'totals', 'returned')
+  return {lease = found[1] or '0', nonce = found[2], totals = found[3], returned = found[4]}
+end
 
 local rows, full = {}, ''
 local function answer() return {rows, redis.call('SCARD', key_held(holder)), full} end
-if redis.call('HGET', key_run, 'state') ~= 'running' or not redis.call('ZSCORE', key_holders, holder) then
+if run.state ~= 'running' or not redis.call('ZSCORE', key_holders, holder) then
   return answer()
 end
 if redis.call('HGET', key_requests, holder) == nonce then
@@ -47,20 +54,22 @@ if redis.call('HGET', key_requests, holder) == nonce then
 end
 redis.call('HSET', key_requests, holder, nonce)
 
-local room = rule('max_leased_samples')
+local room = tonumber(run.max_leased_samples)
 for _, any in ipairs(redis.call('ZRANGE', key_holders, 0, -1)) do room = room - redis.call('SCARD', key_held(any)) end
 if room < wanted then wanted, full = math.max(room, 0), 'buffer.max_leased_samples' end
 
 local function hand_out(queue)
+  local handed = {}
   local popped = redis.call('ZPOPMIN', queue, wanted - #rows)
   for place = 1, #popped, 2 do
     local sample, fields = popped[place], about(popped[place])
     fields.lease = tostring(fields.lease + 1)
     redis.call('HSET', key_sample(sample), 'state', 'leased', 'nonce', nonce, 'holder', holder, 'lease', fields.lease)
-    redis.call('SADD', key_held(holder), sample)
+    handed[#handed + 1] = sample
     rows[#rows + 1] = row(sample, fields)
-    if fields.records ~= '0' then count('resumes') end
+    if fields.totals then count('resumes') end
   end
+  if #handed > 0 then redis.call('SADD', key_held(holder), unpack(handed)) end
 end
 
 -- A given-up group that was requeued lends its prompt before any new one; the cursor then stays where it is. It moves
@@ -80,7 +89,7 @@ local function admit(engine)
   local group = count('groups') - 1
   count('admitted')
   local hash, queued = {'v0', engine, 'prompt', next_prompt(group), 'state', 'live', 'refills', '0', 'finished', '0'}, {}
-  for index = 0, rule('group_size') - 1 do
+  for index = 0, run.group_size - 1 do
     local sample = sample_name(group, index, '0')
     begin_sample(sample)
     hash[#hash + 1], hash[#hash + 2] = 'attempt:' .. index, '0'
@@ -93,19 +102,22 @@ end
 
 -- The setting that leaves no room for another group, if any.
 local function no_room()
-  if rule('journal_bytes') >= rule('max_journal_bytes') then return 'buffer.max_journal_mib' end
-  if redis.call('ZCARD', key_ready) >= rule('max_ready_groups') then return 'buffer.max_ready_groups' end
+  if tonumber(run.journal_bytes) >= tonumber(run.max_journal_bytes) then return 'buffer.max_journal_mib' end
+  if redis.call('ZCARD', key_ready) >= tonumber(run.max_ready_groups) then return 'buffer.max_ready_groups' end
 end
 
 hand_out(key_resume)
 hand_out(key_queue)
-local knobs, engine, steps = knobs(), engine_version(), rule('ledger_steps')
-while #rows < wanted and ledger_asserted() do
-  local usable = rule('admitted') - rule('filtered') - rule('dead_lettered')
-  if usable >= rule('total_groups') or not may_admit(knobs, redis.call('ZCARD', key_live), steps, engine) then break end
+local knobs, engine, steps = knobs(), engine_version(), tonumber(run.ledger_steps)
+local usable = run.admitted - run.filtered - run.dead_lettered
+while #rows < wanted and run.asserted_on == server do
+  if usable >= tonumber(run.total_groups) or not may_admit(knobs, redis.call('ZCARD', key_live), steps, engine) then
+    break
+  end
   local filled = no_room()
   if filled then full = filled break end
   admit(engine)
+  usable = usable + 1
   hand_out(key_queue)
 end
 return answer()

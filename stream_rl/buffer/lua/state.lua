@@ -93,10 +93,20 @@ end
 
 local function state_of(sample) return redis.call('HGET', key_sample(sample), 'state') end
 
-local function begin_sample(sample)
-  redis.call('HSET', key_sample(sample), 'state', 'queued', 'lease', '0', 'records', '0', 'bytes', '0', 'turns', '0',
-    'response', '0', 'generated', '0')
+-- A journal's totals are one field, since each field costs every turn: records, bytes, complete turns, response tokens,
+-- generated tokens. None while the journal is empty.
+local function parsed_totals(text)
+  local records, bytes, turns, response, generated = string.match(text or '0 0 0 0 0', '(%d+) (%d+) (%d+) (%d+) (%d+)')
+  return {records = records, bytes = bytes, turns = turns, response = response, generated = generated}
 end
+
+local function totals_text(has)
+  return string.format('%d %d %d %d %d', has.records, has.bytes, has.turns, has.response, has.generated)
+end
+
+local function totals_of(sample) return parsed_totals(redis.call('HGET', key_sample(sample), 'totals')) end
+
+local function begin_sample(sample) redis.call('HSET', key_sample(sample), 'state', 'queued') end
 
 -- The next attempt of one sibling.
 local function new_sample(group, index, attempt)
@@ -123,21 +133,25 @@ local function forget_blob(sample, name)
   redis.call('SREM', key_blobs(sample), name)
 end
 
--- Deletes a sample's journal at once and its hash soon. Answers the bytes that the journal had.
-local function forget_journal(sample)
-  local gone = {key_journal(sample)}
-  for _, name in ipairs(redis.call('SMEMBERS', key_blobs(sample))) do
-    gone[#gone + 1] = key_blob(sample .. ':' .. name)
-  end
-  if #gone > 1 then gone[#gone + 1] = key_blobs(sample) end
-  redis.call('UNLINK', unpack(gone))
-  redis.call('EXPIRE', key_sample(sample), RECEIPT_SECONDS)
-  return number_of(key_sample(sample), 'bytes')
+-- Deletes the records of a journal that stand beside it.
+local function forget_blobs(sample)
+  local blobs = redis.call('SMEMBERS', key_blobs(sample))
+  if #blobs == 0 then return end
+  for place, name in ipairs(blobs) do blobs[place] = key_blob(sample .. ':' .. name) end
+  redis.call('UNLINK', key_blobs(sample), unpack(blobs))
 end
 
+-- Deletes a sample's journal at once and its hash soon.
 local function forget_sample(sample)
-  count('journal_bytes', -forget_journal(sample))
-  redis.call('HSET', key_sample(sample), 'bytes', '0')
+  local had = totals_of(sample)
+  forget_blobs(sample)
+  redis.call('UNLINK', key_journal(sample))
+  redis.call('EXPIRE', key_sample(sample), RECEIPT_SECONDS)
+  if had.bytes ~= '0' then
+    count('journal_bytes', -had.bytes)
+    had.bytes = 0
+    redis.call('HSET', key_sample(sample), 'totals', totals_text(had))
+  end
 end
 
 -- An unfinished sample leaves, whoever holds it.
@@ -152,37 +166,42 @@ local function ended(state) return state == 'finished' or state == 'failed' end
 
 local function forget_group(group)
   local attempts, bytes = redis.call('HGETALL', key_group(group)), 0
+  local gone = {key_group(group), key_pictured(group)}
   for place = 1, #attempts, 2 do
     local index = string.match(attempts[place], '^attempt:(%d+)$')
     if index then
       local sample = sample_name(group, index, attempts[place + 1])
-      if not ended(state_of(sample)) then drop_sample(sample) end
-      bytes = bytes + forget_journal(sample)
+      local was = redis.call('HMGET', key_sample(sample), 'state', 'totals')
+      if not ended(was[1]) then drop_sample(sample) end
+      forget_blobs(sample)
+      gone[#gone + 1] = key_journal(sample)
+      redis.call('EXPIRE', key_sample(sample), RECEIPT_SECONDS)
+      bytes = bytes + parsed_totals(was[2]).bytes
     end
   end
-  if bytes > 0 then count('journal_bytes', -bytes) end
   for _, image in ipairs(redis.call('SMEMBERS', key_pictured(group))) do
     if redis.call('HINCRBY', key_images, image, -1) == 0 then
       redis.call('HDEL', key_images, image)
       redis.call('UNLINK', key_image(image))
     end
   end
-  redis.call('UNLINK', key_group(group), key_pictured(group))
+  if bytes > 0 then count('journal_bytes', -bytes) end
+  redis.call('UNLINK', unpack(gone))
 end
 
 -- Numbers and keeps the small record of an attempt that has ended.
 local OUTCOME = '{"number":%d,"time":%.3f,"sample":"%s","group":%s,"index":%s,"attempt":%s,"kind":"%s","status":"%s",'
   .. '"stop_reason":"%s","reward":"%s","turns":%s,"response_length":%s,"generated":%s,"v0":%s}'
 local function push_outcome(number, sample, kind, status, reason, reward, totals, v0)
-  redis.call('RPUSH', key_outcomes, string.format(OUTCOME, number, now_ms() / 1000, sample, group_of(sample),
-    index_of(sample), string.match(sample, '^%d+%-%d+%-(%d+)') or '0', kind, status, reason, reward, totals.turns,
-    totals.response, totals.generated, v0))
+  local group, index, attempt = string.match(sample, '^(%d+)%-(%d+)%-?(%d*)$')
+  if attempt == '' then attempt = '0' end
+  redis.call('RPUSH', key_outcomes, string.format(OUTCOME, number, now_ms() / 1000, sample, group, index, attempt, kind,
+    status, reason, reward, totals.turns, totals.response, totals.generated, v0))
 end
 
 local function record_outcome(sample, kind, status, reason, reward)
-  local totals = fields_of(key_sample(sample), 'turns', 'response', 'generated')
   local v0 = redis.call('HGET', key_group(group_of(sample)), 'v0') or '0'
-  push_outcome(count('outcomes'), sample, kind, status, reason, reward, totals, v0)
+  push_outcome(count('outcomes'), sample, kind, status, reason, reward, totals_of(sample), v0)
 end
 
 -- A group is given up: its finished siblings are kept, the others dropped.

@@ -36,7 +36,8 @@ end)
 if not batch then return waiting(reason) end
 local prompts, v0 = {}, {}
 for place, group in ipairs(batch) do
-  prompts[place], v0[place] = number_of(key_group(group), 'prompt'), number_of(key_group(group), 'v0')
+  local about = redis.call('HMGET', key_group(group), 'prompt', 'v0')
+  prompts[place], v0[place] = tonumber(about[1]), tonumber(about[2])
 end
 local entry = cjson.encode({
   groups = batch, prompts = prompts, v0 = v0, max_staleness = rule('max_staleness'), max_lag = rule('max_lag'),
@@ -47,6 +48,6 @@ for _, group in ipairs(batch) do
   redis.call('ZREM', key_ready, group)
   redis.call('ZREM', key_live, group)
   redis.call('HSET', key_group(group), 'state', 'trained')
-  count('trained')
 end
+count('trained', #batch)
 return {'entry', entry}
