@@ -18,10 +18,11 @@ from stream_rl.buffer.records import (
     TrainerClaim,
     Waiting,
 )
+from stream_rl.buffer.trainer_calls import FinishedSample
 from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
 
 __all__ = [
-    "LIVE_SETTINGS", "DeadLetter", "EmbeddedServer", "EngineRecord", "HeldGroup", "HeldSample", "LeasedSample",
-    "Outcome", "OutcomeRecord", "ProcessRecord", "Record", "Requeued", "RunRules", "RunSnapshot", "RunState",
-    "SampleStart", "SettingChange", "TrainerClaim", "TrajectoryBuffer", "Waiting",
+    "LIVE_SETTINGS", "DeadLetter", "EmbeddedServer", "EngineRecord", "FinishedSample", "HeldGroup", "HeldSample",
+    "LeasedSample", "Outcome", "OutcomeRecord", "ProcessRecord", "Record", "Requeued", "RunRules", "RunSnapshot",
+    "RunState", "SampleStart", "SettingChange", "TrainerClaim", "TrajectoryBuffer", "Waiting",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -28,16 +28,23 @@ from stream_rl.errors import (
 )
 from stream_rl.sample import Group, LedgerEntry, Sample, SampleId, Status, StopReason
 
-__all__ = ["TrainerCalls"]
+__all__ = ["FinishedSample", "TrainerCalls"]
 
 logger = logging.getLogger(__name__)
 
 ASSERTIONS = 3
 """Restarts of Redis that one call outlasts."""
-_END = ("state", "totals", "status", "stop_reason", "reward")
+_END = ("state", "nonce", "totals", "status", "stop_reason", "reward")
 
 KNOWN_STEPS = 1000
 """Entries that a trainer still knows behind the oldest checkpoint kept: Redis may lose those of several checkpoints."""
+
+
+class FinishedSample(NamedTuple):
+    """A sample as it was read, and by which lease and with which totals: one lease names one history."""
+
+    written: tuple[bytes, bytes]
+    sample: Sample
 
 
 class TrainerCalls(EngineCalls):
@@ -89,8 +96,14 @@ class TrainerCalls(EngineCalls):
                 assert kind == b"retired", reply
                 raise LedgerMismatch(f"step {step} was retired: no checkpoint that is kept needs it")
 
-    async def load_groups(self, groups: Sequence[int]) -> list[Group]:
+    async def load_groups(
+        self, groups: Sequence[int], ahead: Mapping[str, FinishedSample] | None = None
+    ) -> list[Group]:
         """The groups' samples, whole and checked (I1), in the order asked for; read in chunks of at most 8 MB.
+
+        Args:
+            groups: their numbers.
+            ahead: what was read ahead of them; only what has not changed since is taken from it.
 
         Raises:
             RecordsLost: a group is not there, or not whole: take the step again, which waits until it is.
@@ -98,21 +111,23 @@ class TrainerCalls(EngineCalls):
         """
         hashes = await self._hashes("group", [str(group) for group in groups])
         ids = [siblings(group, fields) for group, fields in zip(groups, hashes, strict=True)]
-        flat = [str(sample) for samples in ids for sample in samples]
-        ends = dict(zip(flat, await self._connection.fields("sample", flat, _END), strict=True))
-        stored = [_whole(sample, end) for sample, end in ends.items()]
-        journals = await read_journals(self._connection, stored)
-        for entry in stored:
-            if len(journals[entry.sample]) != entry.records:
-                raise RecordsLost(f"sample {entry.sample} has {len(journals[entry.sample])} of {entry.records} records")
+        found = await self._samples([sample for samples in ids for sample in samples], ahead or {})
         return [
-            Group(
-                group, int(fields[b"v0"]),
-                [_sample(sample, journals[str(sample)], ends[str(sample)]) for sample in samples],
-                int(fields[b"prompt"]),
-            )
+            Group(group, int(fields[b"v0"]), [found[str(sample)].sample for sample in samples], int(fields[b"prompt"]))
             for group, fields, samples in zip(groups, hashes, ids, strict=True)
-        ]  # fmt: skip
+        ]
+
+    async def read_ahead(self, groups: Sequence[int]) -> dict[str, FinishedSample]:
+        """The samples of complete groups by their names, for the `load_groups` that will want them. Raises as it."""
+        hashes = await self._hashes("group", [str(group) for group in groups])
+        ids = [siblings(group, fields) for group, fields in zip(groups, hashes, strict=True)]
+        return await self._samples([sample for samples in ids for sample in samples], {})
+
+    async def ready_groups(self, limit: int) -> list[int]:
+        """The complete groups that the next steps take if no older one completes before, at most `limit` of them."""
+        key = self._connection.key("ready")
+        (scored,) = await self._connection.pipeline(lambda pipe: pipe.zrange(key, 0, -1, withscores=True))
+        return [group for _, group in sorted((v0, int(group)) for group, v0 in scored)[:limit]]
 
     async def group_bytes(self, groups: Sequence[int]) -> list[int]:
         """How much each group's samples hold in the journals, before any of it is read: nearly in proportion to tokens.
@@ -180,6 +195,22 @@ class TrainerCalls(EngineCalls):
             "again as far as their records are lost", kept, len(lost), len(rest),
         )  # fmt: skip
 
+    async def _samples(
+        self, wanted: Sequence[SampleId], ahead: Mapping[str, FinishedSample]
+    ) -> dict[str, FinishedSample]:
+        """Finished samples by name, read but for those that were read ahead and are what they were."""
+        names = [str(sample) for sample in wanted]
+        ends = dict(zip(names, await self._connection.fields("sample", names, _END), strict=True))
+        stored = {name: _whole(name, end) for name, end in ends.items()}
+        found = {n: ahead[n] for n, end in ends.items() if n in ahead and ahead[n].written == _written(end)}
+        journals = await read_journals(self._connection, [entry for n, entry in stored.items() if n not in found])
+        for sample in wanted:
+            if (name := str(sample)) not in found:
+                if len(journals[name]) != stored[name].records:
+                    raise RecordsLost(f"sample {name} has {len(journals[name])} of {stored[name].records} records")
+                found[name] = FinishedSample(_written(ends[name]), _sample(sample, journals[name], ends[name]))
+        return found
+
     async def _hashes(self, family: str, members: Sequence[str]) -> list[dict[bytes, bytes]]:
         found = await self._connection.hashes(family, members)
         for member, fields in zip(members, found, strict=True):
@@ -195,6 +226,10 @@ def _entry(step: int, text: bytes) -> LedgerEntry:
 
 def _superseded(claim: TrainerClaim, newest: Any) -> TrainerSuperseded:
     return TrainerSuperseded(f"trainer incarnation {claim.incarnation} was superseded by {int(newest)}")
+
+
+def _written(end: Mapping[str, bytes]) -> tuple[bytes, bytes]:
+    return end["nonce"], end["totals"]
 
 
 def _whole(sample: str, end: Mapping[str, bytes]) -> Stored:

@@ -30,6 +30,7 @@ __all__ = [
     "mini_batch_groups",
     "per_sample",
     "rewards",
+    "shard",
     "share",
 ]
 
@@ -96,6 +97,15 @@ def share(weights: Sequence[int], ranks: int) -> list[int]:
         owners[item] = owner
         loads[owner] += weights[item]
     return owners
+
+
+def shard(weights: Sequence[int], mini_batches: int, rank: int, ranks: int) -> list[list[int]]:
+    """The places of a rank's groups among a step's, one list a mini-batch; each mini-batch is shared out by weight."""
+    shards = []
+    for places in mini_batch_groups(range(len(weights)), mini_batches):
+        owners = share([weights[place] for place in places], ranks)
+        shards.append([place for place, owner in zip(places, owners, strict=True) if owner == rank])
+    return shards
 
 
 def flatten(groups: Sequence[Group], *, trainer_version: int, max_staleness: int) -> Samples:

@@ -17,8 +17,9 @@ import orjson
 import torch.distributed as dist
 
 from stream_rl.buffer import RunState, TrainerClaim, TrajectoryBuffer
-from stream_rl.consumer.batching import mini_batch_groups, share
+from stream_rl.consumer.batching import shard
 from stream_rl.consumer.collectives import all_sum, broadcast
+from stream_rl.consumer.prefetch import Prefetch
 from stream_rl.errors import RecordsLost
 from stream_rl.sample import Group, LedgerEntry
 
@@ -45,15 +46,18 @@ class Feed:
     Args:
         runner: the event loop that drives the buffer.
         buffer: this rank's own connection.
+        prefetch: reads groups ahead while a step trains.
         update_engines: awaited on rank 0 between rounds, and while there are engines without weights: gives weights to
             those that have not got the newest.
     """
 
     def __init__(
-        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, update_engines: Callable[[], Awaitable[None]]
-    ) -> None:
+        self, runner: asyncio.Runner, buffer: TrajectoryBuffer, prefetch: Prefetch,
+        update_engines: Callable[[], Awaitable[None]],
+    ) -> None:  # fmt: skip
         self._runner = runner
         self._buffer = buffer
+        self._prefetch = prefetch
         self._update_engines = update_engines
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._claim = TrainerClaim(0, 0)
@@ -106,15 +110,11 @@ class Feed:
     def _load(self, entry: LedgerEntry, mini_batches: int) -> list[MiniBatch] | None:
         """This rank's groups of each mini-batch; None when Redis has lost some. A collective."""
         weights = orjson.loads(broadcast(orjson.dumps(self._sizes(entry)))) or [1] * len(entry.groups)
-        dealt = mini_batch_groups(range(len(entry.groups)), mini_batches)
-        owners = [share([weights[place] for place in places], self._ranks) for places in dealt]
-        mine = [
-            [place for place, owner in zip(places, of_places, strict=True) if owner == self._rank]
-            for places, of_places in zip(dealt, owners, strict=True)
-        ]
+        mine = shard(weights, mini_batches, self._rank, self._ranks)
         wanted = [entry.groups[place] for places in mine for place in places]
+        ahead = self._prefetch.collect()
         try:
-            groups = iter(self._runner.run(self._buffer.load_groups(wanted)) if wanted else [])
+            groups = iter(self._runner.run(self._buffer.load_groups(wanted, ahead)) if wanted else [])
         except RecordsLost as error:
             logger.warning("step %d is taken again: %s", entry.step, error)
             return None
@@ -127,6 +127,10 @@ class Feed:
             return self._runner.run(self._buffer.group_bytes(entry.groups))
         except RecordsLost:  # the load that follows finds it out on the rank that has the group
             return None
+
+    def read_ahead(self) -> None:
+        """Starts to read, beside the training that follows, what the next step would take now."""
+        self._prefetch.begin()
 
     def checkpoints_kept(self, oldest_step: int) -> None:
         """Lets the buffer retire what no resume needs: everything up to the oldest checkpoint. Rank 0 says so."""

@@ -14,6 +14,7 @@ its number alone (the random generators are seeded from it), so that a replay re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -34,6 +35,7 @@ from stream_rl.consumer.feed import Feed, MiniBatch
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import model_folder, pick_device
 from stream_rl.consumer.pictures import Pictures
+from stream_rl.consumer.prefetch import Prefetch
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
@@ -73,12 +75,13 @@ def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str,
         with (
             process_group(rank, world_size, init_method, device, config.trainer.collective_timeout),
             asyncio.Runner() as runner,
+            contextlib.closing(_prefetch(config, buffer_url)) as prefetch,
         ):
             buffer = runner.run(TrajectoryBuffer.of(config, buffer_url))
             publisher = WeightPublisher(pause_mode=config.engine.pause_mode)
             try:
                 runner.run(_register(config, buffer, rank))
-                _assemble(config, device, runner, buffer, publisher).run()
+                _assemble(config, device, runner, buffer, publisher, prefetch=prefetch).run()
             finally:
                 runner.run(publisher.close())
                 runner.run(buffer.close())
@@ -149,6 +152,7 @@ class Trainer:
             if loaded is None:
                 return False
             mini_batches, table = self._flatten(entry, loaded)
+        self._feed.read_ahead()
         with timed(seconds, "train"):
             figures = self._updater.step(mini_batches, step)
         with timed(seconds, "publish"):
@@ -208,9 +212,17 @@ class Trainer:
         self._log.append(record)
 
 
+def _prefetch(config: Config, buffer_url: str) -> Prefetch:
+    return Prefetch(
+        lambda: TrajectoryBuffer.of(config, buffer_url), groups=config.rollout.groups_per_step,
+        mini_batches=config.trainer.mini_batches, rank=dist.get_rank(), ranks=dist.get_world_size(),
+    )  # fmt: skip
+
+
 def _assemble(
-    config: Config, device: torch.device, runner: asyncio.Runner, buffer: TrajectoryBuffer, publisher: WeightPublisher
-) -> Trainer:
+    config: Config, device: torch.device, runner: asyncio.Runner, buffer: TrajectoryBuffer, publisher: WeightPublisher,
+    *, prefetch: Prefetch,
+) -> Trainer:  # fmt: skip
     policy = load_policy(config.model, device, config.trainer)
     dtype = getattr(torch, config.model.dtype)
     folders = WeightFolders(config.folder / "weights", policy, dtype, config.model.path)
@@ -224,7 +236,7 @@ def _assemble(
     publication = Publication(runner, buffer, publisher, transport)
     return Trainer(
         config,
-        feed=Feed(runner, buffer, publication.update_behind),
+        feed=Feed(runner, buffer, prefetch, publication.update_behind),
         updater=Updater(policy, config.trainer, device, load_reference(config, policy, device)),
         checkpoints=Checkpoints(
             config.folder / "checkpoints", config.trainer.checkpoints_kept, config.trainer.collective_timeout

@@ -174,3 +174,26 @@ async def test_group_bytes_are_what_the_journals_hold(buffer: TrajectoryBuffer) 
     assert sizes == [2 * sum(len(codec.encode(record)) for record in records)] * 2
     with pytest.raises(RecordsLost, match="group 99"):
         await buffer.group_bytes([99])
+
+
+async def test_groups_are_ready_in_the_order_in_which_steps_take_them(buffer: TrajectoryBuffer) -> None:
+    for sample in reversed(await buffer.lease("p", 8)):
+        await finish(buffer, sample)
+    assert await buffer.ready_groups(9) == [0, 1, 2, 3]
+    assert await buffer.ready_groups(2) == [0, 1]
+
+
+async def test_what_was_read_ahead_is_loaded_unless_it_was_written_anew(
+    buffer: TrajectoryBuffer,
+) -> None:
+    await lease_and_finish(buffer, 4)
+    ahead = await buffer.read_ahead([0, 1])
+    assert list(ahead) == ["0-0", "0-1", "1-0", "1-1"]
+    rewritten = buffer._connection.key("sample", "1-0")
+    await buffer._connection.pipeline(lambda pipe: pipe.hset(rewritten, "nonce", "another"))
+    groups = await buffer.load_groups([1, 0], ahead)
+    assert [group.index for group in groups] == [1, 0]
+    kept = [sample is ahead[str(sample.sample_id)].sample for group in groups for sample in group.samples]
+    assert kept == [False, True, True, True]
+    (group,) = await buffer.load_groups([0])
+    assert group.samples[0].tokens.tolist() == ahead["0-0"].sample.tokens.tolist()

@@ -52,11 +52,11 @@ class Rollouts:
             self._ready.set()
             while not self._stop.is_set() and await buffer.heartbeat("player", 60.0) is not RunState.FINISHED:
                 for sample in await buffer.lease("player", 3):
-                    await _play(buffer, sample, await client.weight_version())
+                    await play(buffer, sample, await client.weight_version())
                 await asyncio.sleep(0.005)
 
 
-async def _play(buffer: TrajectoryBuffer, sample: LeasedSample, version: WeightVersion) -> None:
+async def play(buffer: TrajectoryBuffer, sample: LeasedSample, version: WeightVersion) -> None:
     where = sample.lease.sample_id
     random = np.random.default_rng([where.group, where.index])
     start = SampleStart("prompt", random.integers(6, VOCABULARY, 4).astype(np.int32), temperature=0.9)

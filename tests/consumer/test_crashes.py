@@ -32,8 +32,8 @@ def train_and_record(run: Run, folder: Path) -> None:
     torch.set_num_threads(1)
     load_groups = TrajectoryBuffer.load_groups
 
-    async def recording(self: TrajectoryBuffer, wanted: Any) -> list[Group]:
-        groups = await load_groups(self, wanted)
+    async def recording(self: TrajectoryBuffer, wanted: Any, *ahead: Any) -> list[Group]:
+        groups = await load_groups(self, wanted, *ahead)
         for group in groups:
             partial = folder / f"partial-{os.getpid()}"
             partial.write_bytes(pickle.dumps(group))

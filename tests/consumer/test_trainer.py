@@ -41,8 +41,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[int, Group]:
     groups: dict[int, Group] = {}
     load_groups = TrajectoryBuffer.load_groups
 
-    async def recording(self: TrajectoryBuffer, wanted: Any) -> list[Group]:
-        found = await load_groups(self, wanted)
+    async def recording(self: TrajectoryBuffer, wanted: Any, *ahead: Any) -> list[Group]:
+        found = await load_groups(self, wanted, *ahead)
         groups.update({group.index: group for group in found})
         return found
 
@@ -152,11 +152,11 @@ def test_a_step_whose_records_are_lost_before_they_are_read_is_taken_again(
 ) -> None:
     load_groups, asked = TrajectoryBuffer.load_groups, []
 
-    async def losing(self: TrajectoryBuffer, wanted: list[int]) -> list[Group]:
+    async def losing(self: TrajectoryBuffer, wanted: list[int], *ahead: Any) -> list[Group]:
         asked.append(wanted)
         if len(asked) in (2, 3):
             raise RecordsLost("Redis came back without them")
-        return await load_groups(self, wanted)
+        return await load_groups(self, wanted, *ahead)
 
     monkeypatch.setattr(TrajectoryBuffer, "load_groups", losing)
     with run.rollouts():
