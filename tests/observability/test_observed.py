@@ -83,7 +83,7 @@ def test_engines_are_discovered_with_their_own_metrics(observed: Observed) -> No
     expr = 'max by (instance) (last_over_time(up{kind="engine"}[1h]))'
     (engine,) = observed.ask("query", query=expr, time=observed.ended)["result"]
     assert engine["metric"] == {"instance": "engine-0"}
-    assert observed.series('sglang:num_running_reqs{kind="engine"}')
+    assert observed.series('{__name__=~"sglang[:_]num_running_reqs", kind="engine"}')
 
 
 def test_every_kind_of_process_is_discovered_under_its_own_name(observed: Observed) -> None:
