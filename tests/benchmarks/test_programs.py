@@ -93,3 +93,34 @@ def test_live_episodes(benchmark: Any) -> None:
         assert all(one["per_second"] > 0 and one["cpu_ms"] > 0 for (one,) in figures[live].values())
     assert "64 live: turns/s, producer / bare" in {bar["bar"] for bar in figures["bars"]}
     assert "Episodes of 20 turns" in printed
+
+
+def test_lag_in_learning(benchmark: Any, tmp_path: Path) -> None:
+    arguments = ("--steps", "5", "--corrections", "none", "decoupled", "--runs", str(tmp_path / "runs"))
+    figures, printed = benchmark("learning.py", *arguments, "--plot", str(tmp_path / "plot.html"))
+    plain, decoupled = figures["runs"]
+    assert (plain["run"]["correction"], decoupled["run"]["correction"]) == ("none", "decoupled")
+    for run in (plain, decoupled):
+        assert run["lags"] == [0.0, 1.0, 2.0, 2.0, 2.0]
+        assert all(0 <= reward <= 1 for reward in run["rewards"])
+    # Until weights differ, so do rewards not: the same prompts are played with the same draws.
+    assert plain["rewards"][:3] == decoupled["rewards"][:3]
+    assert set(plain["clipped"]) == {0.0}
+    assert "last 5 steps" in printed
+    assert "Plotly" in (tmp_path / "plot.html").read_text()
+    again, _ = benchmark("learning.py", *arguments)
+    assert again["runs"] == figures["runs"]
+
+
+def test_training_steps(benchmark: Any) -> None:
+    figures, printed = benchmark(
+        "trainer.py", "--threads", "1", "--rounds", "1", "--sigmas", "1", "--groups", "1", "--median", "16",
+        "--budget", "128", "--places", "64", "--vocabulary", "512", "--long", "512",
+    )  # fmt: skip
+    steps = figures["steps"]["sigma 1"]
+    assert {"ours, packed", "ours, padded", "TRL, 8 rows, its default"} <= steps.keys()
+    assert all(one["seconds"] > 0 for name, times in steps.items() if "," in name for one in times)
+    assert len(figures["heads"]) == 5
+    assert sorted(figures["long"]) == ["computed anew", "kept"]
+    assert all(one["predicted"] > 0 and one["peak"] > 0 for one in figures["long"].values())
+    assert "Bars: paired medians of this run" in printed

@@ -1,0 +1,1 @@
+"""What lag does to learning: episodes, runs whose lag is held, and what their curves say."""
