@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,11 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     figures: dict[str, Any] = {}
     held: list[bars.Bar] = []
     for name in args.only:
+        started = time.perf_counter()
         measured = getattr(measures, name)()
         for table in measured.tables:
             console.print(table)
+        console.print(f"{name}: {time.perf_counter() - started:.0f} s\n")
         held += measured.bars
         figures[name] = measured.figures
     console.print(bars.table(held))
@@ -69,7 +72,7 @@ def _arguments() -> argparse.Namespace:
         "long": 32768,
     }  # fmt: skip
     quick = {
-        "shape": "small", "groups": 2, "median": 64, "budget": 1024, "rounds": 3, "places": 512, "vocabulary": 8192,
+        "shape": "small", "groups": 2, "median": 64, "budget": 1024, "rounds": 2, "places": 512, "vocabulary": 8192,
         "long": 4096,
     }  # fmt: skip
     on_cuda = {

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from learners.learner import peak_memory, reset_peak_memory
+from learners.work import Cost
 from stream_rl.consumer import head as ours
 
 WAYS = ("whole", "checkpointed", "ours")
-
-
-class Cost(NamedTuple):
-    """Seconds of a forward and backward pass, and bytes above what stood there before."""
-
-    seconds: float
-    peak: int
 
 
 class Heads:

@@ -6,37 +6,12 @@ import ctypes
 import gc
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
-from learners.work import Shape
+from learners.work import Setup, Timed
 from stream_rl.sample import Group
-
-
-class Timed(NamedTuple):
-    """One step: seconds, bytes above what stood there before it, and its loss before the update."""
-
-    seconds: float
-    peak: int
-    loss: float
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """Where and on what a learner computes.
-
-    `tokens` is what a micro-batch may hold, padding included.
-    """
-
-    model: Path
-    shape: Shape
-    device: str
-    dtype: str
-    threads: int
-    tokens: int
 
 
 class Learner(ABC):
@@ -56,12 +31,12 @@ class Learner(ABC):
     def step(self) -> Timed:
         """Trains the groups once: log-probs, loss, gradients, clipping, AdamW."""
         before = reset_peak_memory(self.device)
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         loss = self.train(self._groups)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        seconds = time.perf_counter() - started
-        return Timed(seconds, peak_memory(self.device) - before, loss)
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        return Timed(seconds, cpu, peak_memory(self.device) - before, loss)
 
     @abstractmethod
     def train(self, groups: list[Group]) -> float:

@@ -10,17 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contenders.process import Remote
+from contenders.process import CONTEXT, Remote
 from measures import bars
 from measures.bars import Bar
 from rich.table import Table
 
 from learners import work
-from learners.learner import Setup, Timed
 from learners.memory import predicted
-from learners.work import Shape
+from learners.work import Setup, Shape, Timed
 from stream_rl.sample import Group
 
+# What takes seconds to import is imported once, and processes begin as copies of one that has it. What lies beside the
+# program is not found there.
+CONTEXT.set_forkserver_preload(
+    ["trl.trainer.grpo_trainer", "stream_rl.consumer.loading", "transformers.models.qwen3.modeling_qwen3"]
+)
 SECONDS = 600.0
 FASTER_THAN_TRL = 1.5
 NEAR_PREDICTION = (0.8, 1.2)
@@ -143,7 +147,8 @@ class Measures:
     def _setup(self, shape: str, tokens: int) -> Setup:
         folder = self._folder / shape
         if not folder.exists():
-            work.make_model(folder, SHAPES[shape], self._args.seed)
+            with _processes({"model": partial(work.make_model, folder, SHAPES[shape], self._args.seed)}) as made:
+                made["model"].wait_ready()
         return Setup(folder, SHAPES[shape], self._args.device, self._dtype, self._args.threads, tokens)
 
     def _rounds(self, learners: dict[str, Remote], groups: list[Group]) -> Rounds:

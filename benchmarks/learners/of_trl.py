@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from learners.learner import Learner, Setup
-from learners.work import CLIP_HIGH, CLIP_LOW, GROUP_SIZE, TEMPERATURE
+from learners.learner import Learner
+from learners.work import CLIP_HIGH, CLIP_LOW, GROUP_SIZE, TEMPERATURE, Setup
 from stream_rl.consumer.advantage import group_advantages
 from stream_rl.consumer.batching import rewards
 from stream_rl.sample import Group
@@ -67,14 +67,14 @@ class Trl(Learner):
         tokens = sum(sample.response_length for sample in samples)
         for start in range(0, len(samples), self._rows):
             rows = samples[start : start + self._rows]
-            prompts = [torch.from_numpy(sample.prompt_tokens) for sample in rows]
-            answers = [torch.from_numpy(sample.response) for sample in rows]
+            prompts = [torch.tensor(sample.prompt_tokens) for sample in rows]
+            answers = [torch.tensor(sample.response) for sample in rows]
             inputs = {
                 "prompt_ids": _padded(prompts, "left").long(),
                 "prompt_mask": _padded([torch.ones_like(row) for row in prompts], "left").long(),
                 "completion_ids": _padded(answers).long(),
                 "completion_mask": _padded([torch.ones_like(row) for row in answers]).long(),
-                "old_per_token_logps": _padded([torch.from_numpy(sample.rollout_log_probs) for sample in rows]),
+                "old_per_token_logps": _padded([torch.tensor(sample.rollout_log_probs) for sample in rows]),
                 "advantages": advantages[start : start + self._rows],
                 "num_items_in_batch": torch.tensor(tokens),
             }

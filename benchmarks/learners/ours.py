@@ -6,8 +6,8 @@ import tempfile
 
 import torch.distributed as dist
 
-from learners.learner import Learner, Setup
-from learners.work import CLIP_HIGH, CLIP_LOW
+from learners.learner import Learner
+from learners.work import CLIP_HIGH, CLIP_LOW, Setup
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer.batching import flatten
 from stream_rl.consumer.loading import load_policy

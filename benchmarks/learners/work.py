@@ -1,9 +1,13 @@
-"""The work of one step, the same for every learner: a random model, and groups whose lengths spread as asked."""
+"""The work of one step, the same for every learner: a random model, and groups whose lengths spread as asked.
+
+Imports no torch: what asks learners for steps needs none.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +53,37 @@ class Shape:
         attention = self.layers * self.heads * 2 * 2 * self.head_size * (lengths**2).sum() / 2
         weights = self.block_weights * lengths.sum() + self.hidden * self.vocabulary * trained
         return float(FLOPS_FORWARD_AND_BACKWARD * weights + 3 * attention)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Where and on what a learner computes.
+
+    `tokens` is what a micro-batch may hold, padding included.
+    """
+
+    model: Path
+    shape: Shape
+    device: str
+    dtype: str
+    threads: int
+    tokens: int
+
+
+class Timed(NamedTuple):
+    """One step: seconds, those of CPU time, bytes above what stood there before it, and its loss before the update."""
+
+    seconds: float
+    cpu: float
+    peak: int
+    loss: float
+
+
+class Cost(NamedTuple):
+    """One pass through a head and back: seconds, and bytes above what stood there before."""
+
+    seconds: float
+    peak: int
 
 
 def make_model(folder: Path, shape: Shape, seed: int) -> None:

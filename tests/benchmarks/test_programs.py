@@ -103,7 +103,7 @@ def test_lag_in_learning(benchmark: Any, tmp_path: Path) -> None:
     for run in (plain, decoupled):
         assert run["lags"] == [0.0, 1.0, 2.0, 2.0, 2.0]
         assert all(0 <= reward <= 1 for reward in run["rewards"])
-    # Until weights differ, so do rewards not: the same prompts are played with the same draws.
+    # Until their weights differ, both play the same prompts with the same draws.
     assert plain["rewards"][:3] == decoupled["rewards"][:3]
     assert set(plain["clipped"]) == {0.0}
     assert "last 5 steps" in printed
