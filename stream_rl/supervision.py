@@ -34,6 +34,8 @@ __all__ = ["DeathBudget", "Processes", "Supervisor"]
 
 logger = logging.getLogger(__name__)
 
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
 
 class Processes(Protocol):
     """Starts the run's processes; each call runs one of them until it ends, and ends it when it is cancelled.
@@ -122,7 +124,7 @@ class Supervisor:
         await self._buffer.register_process(_process("supervisor", os.getpid(), metrics_url))
         if self._server is not None:
             await self._buffer.register_process(_process("redis", self._server.pid))
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in INTERRUPTS:
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
         try:
             await self._keep_everything()
@@ -245,6 +247,9 @@ class Supervisor:
 
     def _interrupt(self) -> None:
         if self._interrupted:
+            for number in INTERRUPTS:  # a third would break off the ending of the processes
+                asyncio.get_running_loop().remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
             raise KeyboardInterrupt
         self._interrupted = self._ending = True
         if self._evaluating is not None:

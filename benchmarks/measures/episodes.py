@@ -97,13 +97,14 @@ class TimedFleet(Fleet):
         self.url = url
         self.between: defaultdict[int, list[float]] = defaultdict(list)
         self.requests: list[Int32] = []
+        self.alone = itertools.count()
         self._answered: dict[str, tuple[int, float]] = {}
 
     async def generate(
         self, session_id: str, input_ids: Int32, sampling: SamplingParams, **keys: str | None
     ) -> Generation:
         """As Fleet's."""
-        turn, answered = self._answered.get(session_id, (0, 0.0))
+        turn, answered = self._answered.pop(session_id, (0, 0.0))
         if turn:
             self.between[turn].append(time.perf_counter() - answered)
         if len(self.requests) < TURNS:
@@ -139,13 +140,12 @@ async def bare(url: str, requests: Requests, tokens: int, live: int, episodes: i
         return await drive(post, live, episodes)
 
 
-async def requests_alone(fleet: Fleet, requests: Requests, tokens: int, live: int, episodes: int) -> Figures:
+async def requests_alone(fleet: TimedFleet, requests: Requests, tokens: int, live: int, episodes: int) -> Figures:
     """The producer's requests without the rest of it."""
     sampling = SamplingParams(tokens + 1, stop_token_ids=(END,), sampling_seed=7)
-    numbers = itertools.count()
 
     async def generate(turn: int) -> object:
-        name = f"s/{next(numbers)}"
+        name = f"s/{next(fleet.alone)}"  # never one of an earlier call, whose answer came long ago
         return await fleet.generate(name, requests[turn], sampling, rid=name)
 
     return await drive(generate, live, episodes)
@@ -206,4 +206,6 @@ def of_run(rollout: Rollout, config: Config) -> Rollout:
 def growth(between: dict[int, list[float]]) -> float:
     """How many times the seconds of the last five turns those of the first five are."""
     first, last = ([x for turn in part for x in between[turn]] for part in (range(2, 7), range(TURNS - 5, TURNS)))
+    assert first, "no turn was timed"
+    assert last, "no late turn was timed"
     return float(np.median(last) / np.median(first))
