@@ -63,12 +63,15 @@ def bars_of(curves: Sequence[Curve]) -> list[Bar]:
 def page(curves: Sequence[Curve]) -> str:
     """Reward against steps as HTML that needs no network: a plot for each lag, means over seeds in their spread."""
     traces: list[Trace] = []
+    lags = sorted({curve.run.lag for curve in curves})
+    columns = min(len(lags), 2)
+    grid = {"rows": math.ceil(len(lags) / columns), "columns": columns, "pattern": "independent"}
     layout: dict[str, object] = {
-        "grid": {"rows": 2, "columns": 2, "pattern": "independent", "xgap": 0.08, "ygap": 0.16},
+        "grid": {**grid, "xgap": 0.08, "ygap": 0.16},
         "legend": {"orientation": "h", "y": 1.06}, "margin": {"t": 30, "r": 20, "b": 50, "l": 60},
     }  # fmt: skip
     titles = []
-    for number, lag in enumerate(sorted({curve.run.lag for curve in curves}), start=1):
+    for number, lag in enumerate(lags, start=1):
         for (at, correction), cell in _cells(curves):
             if at == lag:
                 traces += _lines(cell, COLOURS[correction], number)
