@@ -67,8 +67,8 @@ def page(curves: Sequence[Curve]) -> str:
     columns = min(len(lags), 2)
     grid = {"rows": math.ceil(len(lags) / columns), "columns": columns, "pattern": "independent"}
     layout: dict[str, object] = {
-        "grid": {**grid, "xgap": 0.08, "ygap": 0.16},
-        "legend": {"orientation": "h", "y": 1.06}, "margin": {"t": 30, "r": 20, "b": 50, "l": 60},
+        "grid": {**grid, "xgap": 0.12, "ygap": 0.16},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}, "margin": {"t": 40, "r": 20, "b": 50, "l": 60},
     }  # fmt: skip
     titles = []
     for number, lag in enumerate(lags, start=1):
