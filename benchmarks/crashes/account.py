@@ -3,8 +3,8 @@
 The producers' own turn logs are the record of acknowledgements: a line is written when a commit has returned, to a file
 that Redis knows nothing of. The trainer's log is the record of what was trained. A turn is lost when no trained sample
 reaches as far as its position, or when its position was acknowledged again before the sample was read: then the first
-one was gone. The history that survives is the last line of each step: a step that a restarted trainer replays is not
-trained twice.
+one was gone. A step that is written again replaces itself and all after it: what a restarted trainer replays is not
+trained twice, and a history that Redis and the trainer lost together, which may have been longer, is gone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from stream_rl.buffer import RunSnapshot
 from stream_rl.metrics import turn_log
+from stream_rl.metrics.run_folder import surviving_steps
 
 LOG_SECONDS = 0.05
 """An answer that came just before a death is written into the log just after it."""
@@ -56,11 +57,11 @@ def account(
     history: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for line in turn_log.read(trained):
         history[line["step"]].append(line)
-    surviving = {step: lines[-1] for step, lines in history.items()}
-    assert sorted(surviving) == list(range(1, len(surviving) + 1)), "a step is missing"
-    groups = Counter(group for line in surviving.values() for group in line["groups"])
+    surviving = surviving_steps(trained)
+    assert [line["step"] for line in surviving] == list(range(1, len(surviving) + 1)), "a step is missing"
+    groups = Counter(group for line in surviving for group in line["groups"])
     assert len(groups) >= ended.admitted - ended.dead_lettered - ended.filtered, "a group was never trained"
-    read = {sample: (count, line["time"]) for line in surviving.values() for sample, count in line["records"].items()}
+    read = {sample: (count, line["time"]) for line in surviving for sample, count in line["records"].items()}
     given_up = given_up - read.keys()
 
     acknowledged: defaultdict[tuple[str, int], list[float]] = defaultdict(list)

@@ -48,7 +48,7 @@ def status(
 
 async def view(folder: Path, config: Config) -> tuple[RenderableType, bool]:
     """What the status shows now, and whether the run is supervised."""
-    steps = surviving_steps(folder)
+    steps = surviving_steps(folder / "steps.jsonl")
     announcement = RunAnnouncement.read(folder)
     supervised = is_alive(folder)
     looked = await _look(folder, config)

@@ -101,7 +101,7 @@ class RunRecords:
         return cls(
             config=config,
             summary=read_summary(folder),
-            steps=surviving_steps(folder),
+            steps=surviving_steps(folder / "steps.jsonl"),
             samples=ended_samples(folder),
             trajectories={sample: surviving(turns) for sample, turns in logged.items()},
             turn_seconds=seconds,
@@ -146,10 +146,17 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def surviving_steps(folder: Path) -> list[dict[str, Any]]:
-    """The last line of each step in steps.jsonl, in the order of steps: a replayed step was written again."""
-    last = {record["step"]: record for record in read(folder / "steps.jsonl")}
-    return [last[step] for step in sorted(last)]
+def surviving_steps(log: Path) -> list[dict[str, Any]]:
+    """What counts of a log of steps, in their order: a step that is written again replaces itself and all after it.
+
+    Those are replayed, or belong to a history that was lost, which may have been longer.
+    """
+    kept: list[dict[str, Any]] = []
+    for record in read(log):
+        while kept and kept[-1]["step"] >= record["step"]:
+            kept.pop()
+        kept.append(record)
+    return kept
 
 
 def ended_samples(folder: Path) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ def summarise(run_folder: str | Path, facts: RunFacts) -> dict[str, Any]:
         ValueError: a log holds a line that is not JSON.
     """
     folder = Path(run_folder)
-    steps = surviving_steps(folder)
+    steps = surviving_steps(folder / "steps.jsonl")
     summary = {
         **step_figures(steps),
         "committed_turns": facts.committed_turns,

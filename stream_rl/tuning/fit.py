@@ -48,7 +48,7 @@ def fit_run(folder: Path, config: Config) -> Fit:
         ConfigError: too few turns or steps were logged.
         DataError: a log holds a line that is not JSON.
     """
-    turns, steps = list(turn_records(folder)), surviving_steps(folder)
+    turns, steps = list(turn_records(folder)), surviving_steps(folder / "steps.jsonl")
     if len(turns) < LEAST_TURNS or len(steps) < LEAST_STEPS:
         raise ConfigError(
             f"{folder} has logged {len(turns)} turns and {len(steps)} steps, and a fit needs {LEAST_TURNS} and "

@@ -59,7 +59,7 @@ class Row:
 
 def curve_of(cell: Cell) -> Curve | None:
     """What the run has logged so far; None before its first step."""
-    steps = surviving_steps(cell.folder)
+    steps = surviving_steps(cell.folder / "steps.jsonl")
     if not steps:
         return None
     seconds = np.cumsum([step_seconds(step) for step in steps])

@@ -120,3 +120,11 @@ def test_a_bar_is_held_by_the_median_of_its_rounds() -> None:
     assert Bar("speed", paired, least=3.0).held
     assert not Bar("speed", paired, least=3.1).held
     assert not Bar("size", paired, most=2.0).held
+
+
+def test_a_longer_history_that_was_lost_trained_nothing(history: History) -> None:
+    history.train(2, [2], at=31.0)
+    history.train(3, [3], at=32.0)
+    history.train(2, [3], at=33.0)
+    found = history.account(admitted=3)
+    assert (found.steps, found.twice, found.changed) == (2, 0, 0)

@@ -111,7 +111,7 @@ def test_counters_say_what_the_buffer_recorded(observed: Observed) -> None:
 
 
 def test_step_counters_say_what_the_ledger_trained(observed: Observed) -> None:
-    steps = surviving_steps(observed.folder)
+    steps = surviving_steps(observed.folder / "steps.jsonl")
     assert observed.total("stream_rl_trainer_steps_total") == len(steps)
     assert observed.total("stream_rl_trained_tokens_total") == sum(step["trained_tokens"] for step in steps)
     assert observed.total("stream_rl_group_lag_versions_count") == sum(len(step["groups"]) for step in steps)

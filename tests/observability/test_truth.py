@@ -124,7 +124,7 @@ def test_what_ended_is_counted_as_the_buffer_recorded_it(killed: tuple[Observed,
 
 def test_steps_are_counted_as_the_ledger_has_them(killed: tuple[Observed, RunSnapshot]) -> None:
     observed, snapshot = killed
-    steps = surviving_steps(observed.folder)
+    steps = surviving_steps(observed.folder / "steps.jsonl")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     assert observed.total("stream_rl_trainer_steps_total") == snapshot.ledger_steps == STEPS
     assert observed.total("stream_rl_trained_tokens_total") == sum(
