@@ -44,6 +44,7 @@ class _Engine:
     engine_id: str
     client: EngineClient
     confirmed: WeightVersion | None = None
+    doubted: WeightVersion | None = None
     calls: set[asyncio.Task[Any]] = field(default_factory=set)
     passed_over_until: float = 0.0
     gone: bool = False
@@ -206,11 +207,17 @@ class Fleet:
 
 
 def _check_stamps(generation: Generation, engine: _Engine, confirmed: WeightVersion | None) -> None:
-    """Counts an answer that names an older version than the engine had confirmed before it was asked."""
-    if confirmed is not None and generation.spans and generation.spans[0].version < confirmed:
-        catalog.VERSION_MISMATCHES.inc(engine=engine.engine_id)
+    """Counts an answer that names an older version than the engine had confirmed before it was asked.
+
+    Says so once a version: until the engine confirms another, all its answers are like that.
+    """
+    if confirmed is None or not generation.spans or generation.spans[0].version >= confirmed:
+        return
+    catalog.VERSION_MISMATCHES.inc(engine=engine.engine_id)
+    if engine.doubted != confirmed:
+        engine.doubted = confirmed
         logger.warning(
-            "engine %s confirmed version %s and then wrote tokens as version %s",
+            "%s confirmed version %s and then wrote tokens as version %s",
             engine.engine_id, confirmed, generation.spans[0].version,
         )  # fmt: skip
 

@@ -162,8 +162,8 @@ async def test_a_cancelled_request_is_not_sent_again(
     assert not engines[1].requests
 
 
-async def test_an_answer_stamped_older_than_was_confirmed_is_counted(
-    engines: list[FakeEngineServer], prompt: Int32
+async def test_an_answer_stamped_older_than_was_confirmed_is_counted_and_said_once(
+    engines: list[FakeEngineServer], prompt: Int32, caplog: pytest.LogCaptureFixture
 ) -> None:
     def counted() -> float:
         return REGISTRY.get_sample_value("stream_rl_version_mismatches_total", {"engine": "engine-0"}) or 0.0
@@ -173,8 +173,10 @@ async def test_an_answer_stamped_older_than_was_confirmed_is_counted(
     await fleet.generate("s", prompt, SamplingParams(1))
     assert counted() == before
     await fleet.refresh(named(engines)[:1], {"engine-0": WeightVersion(1)})
-    await fleet.generate("s", prompt, SamplingParams(1))
-    assert counted() == before + 1
+    for _ in range(2):
+        await fleet.generate("s", prompt, SamplingParams(1))
+    assert counted() == before + 2
+    assert caplog.messages == ["engine-0 confirmed version 1 and then wrote tokens as version 0"]
     await fleet.close()
 
 
