@@ -68,7 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--long", type=int, help="long: tokens of the sample")
     args = parser.parse_args()
     usual = {
-        "shape": "medium", "groups": 4, "median": 96, "budget": 2048, "rounds": 5, "places": 2048, "vocabulary": 32768,
+        "shape": "small", "groups": 4, "median": 96, "budget": 2048, "rounds": 3, "places": 2048, "vocabulary": 32768,
         "long": 32768,
     }  # fmt: skip
     quick = {

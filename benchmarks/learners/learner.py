@@ -13,6 +13,9 @@ import torch
 from learners.work import Setup, Timed
 from stream_rl.sample import Group
 
+M_MMAP_THRESHOLD = -3
+"""As in glibc's malloc.h."""
+
 
 class Learner(ABC):
     """Lives in a process of its own."""
@@ -41,6 +44,14 @@ class Learner(ABC):
     @abstractmethod
     def train(self, groups: list[Group]) -> float:
         """One step; its loss."""
+
+
+def return_what_is_freed() -> None:
+    """Gives blocks of a megabyte and more mappings of their own, which costs time.
+
+    Else glibc keeps much of what is freed, and a peak has holes in it.
+    """
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**20)
 
 
 def reset_peak_memory(device: torch.device) -> int:

@@ -34,7 +34,7 @@ DEFAULT = "TRL, 8 rows, its default"
 CHUNKS = (1 << 18, 1 << 20, 1 << 22)
 LOSSES_AGREE = {"float32": 1e-4, "bfloat16": 5e-2}
 SHAPES = {
-    "long": Shape(64, 2, 4, 2, 16, 192, 32768),
+    "long": Shape(64, 4, 4, 2, 16, 192, 32768),
     "small": Shape(128, 2, 4, 2, 32, 384, 4096),
     "medium": Shape(256, 4, 4, 2, 64, 768, 16384),
     "0.6b": Shape(1024, 28, 16, 8, 128, 3072, 151936),
@@ -124,7 +124,7 @@ class Measures:
         )  # fmt: skip
         found = Measured([table], [], {})
         for name, recompute in (("kept", False), ("computed anew", True)):
-            with _processes({"ours": partial(_ours, setup, recompute=recompute)}) as processes:
+            with _processes({"ours": partial(_ours, setup, recompute=recompute, exact_peak=True)}) as processes:
                 measured = _long_step(processes["ours"], groups, shape, args.seed)
             chunk = CHUNKS[1] if args.device == "cpu" else CHUNKS[1] << 8
             expected = predicted(
@@ -203,9 +203,12 @@ def _long_step(ours: Remote, groups: list[Group], shape: Shape, seed: int) -> Ti
     return _step(ours)
 
 
-def _ours(setup: Setup, *, packing: bool = True, recompute: bool = False) -> object:
+def _ours(setup: Setup, *, packing: bool = True, recompute: bool = False, exact_peak: bool = False) -> object:
+    from learners.learner import return_what_is_freed
     from learners.ours import Ours
 
+    if exact_peak:
+        return_what_is_freed()
     return Ours(setup, packing=packing, recompute=recompute)
 
 
