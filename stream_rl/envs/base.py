@@ -5,7 +5,7 @@ Any object with these methods will do; `BaseInteractionEnv` only saves typing. E
 in a thread, so it may block) or async (it then runs in the event loop, so it must not).
 
     observation   a mapping: `obs_str` (text), optionally `role` ("user") and `multi_modal_data` ({"image": [...]})
-    info          a mapping: `reward` (float, summed over the turns of an episode), and whatever else is of interest
+    info          a mapping or None; of it `reward` is kept (float, step's, summed over the turns of an episode)
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import enum
 import inspect
 import math
 import numbers
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from stream_rl.errors import ActionError
+from stream_rl.errors import ActionError, ImageError
 
 __all__ = [
     "BaseInteractionEnv",
@@ -30,6 +30,7 @@ __all__ = [
     "format_observation",
     "is_empty",
     "is_finite",
+    "is_message",
     "mistakes_are_answers",
     "resume_class",
 ]
@@ -37,6 +38,9 @@ __all__ = [
 Observation = Mapping[str, Any]
 Info = Mapping[str, Any]
 Message = Mapping[str, Any]
+
+IMAGES = ("image", "images")
+"""Names of what is shown of `multi_modal_data`."""
 
 
 class ResumeClass(enum.StrEnum):
@@ -100,18 +104,29 @@ class BaseInteractionEnv:
 def format_observation(observation: Observation) -> Message:
     """A message of `obs_str` and the images of `multi_modal_data`, from `role` ("user" where none is given).
 
-    The images are a list under `image` or, as some write it, `images`.
+    The images are a list, or a single one, under `image` or, as some write it, `images`.
+
+    Raises:
+        ImageError: there is something else to show, which would be left out.
     """
     role = observation.get("role", "user")
     text = str(observation.get("obs_str", ""))
     data = observation.get("multi_modal_data") or {}
-    images = [image for name in ("image", "images") for image in data.get(name) or ()]
+    if not isinstance(data, Mapping) or not data.keys() <= set(IMAGES):
+        raise ImageError(f"multi_modal_data may have images, a list under 'image' or 'images', not {data!r:.80}")
+    images = [image for name in IMAGES for image in _listed(data.get(name))]
     if not images:
         return {"role": role, "content": text}
     parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
     if text:
         parts.append({"type": "text", "text": text})
     return {"role": role, "content": parts}
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    if given is None:
+        return ()
+    return given if isinstance(given, list | tuple) else (given,)
 
 
 def mistakes_are_answers(
@@ -143,6 +158,18 @@ def mistakes_are_answers(
 def is_finite(value: object) -> TypeGuard[float]:
     """Whether this can be a reward: a number, and neither infinite nor NaN."""
     return isinstance(value, numbers.Real) and math.isfinite(value)
+
+
+def is_message(message: object) -> TypeGuard[Message]:
+    """Whether a chat template can show this: a mapping with a role, and with a content that is text or parts."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        return False
+    content = message.get("content")
+    return isinstance(content, str) or (isinstance(content, list | tuple) and all(map(_is_part, content)))
+
+
+def _is_part(part: object) -> bool:
+    return isinstance(part, Mapping) and isinstance(part.get("text", ""), str)
 
 
 def is_empty(observation: Observation | None) -> bool:

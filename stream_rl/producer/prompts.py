@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_rl.config import Config, DataConfig
-from stream_rl.envs.base import Message
+from stream_rl.envs.base import Message, is_message
 from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError, UserError
 from stream_rl.producer.dataset_rows import MISSING, Rows, digest, open_rows
@@ -119,7 +119,8 @@ class DatasetPrompts(PromptSource):
 
     def _row(self, number: int) -> PromptRow:
         fields = dict(self._rows[number])
-        prompt, label = fields.pop(self._config.prompt_field), fields.pop(self._config.label_field, None)
+        prompt = _without_nulls(fields.pop(self._config.prompt_field))
+        label = fields.pop(self._config.label_field, None)
         if (name := self._config.image_field) is not None:
             prompt = with_images(prompt, fields.pop(name, None), self._rows.place(number), self._folder)
         return PromptRow(prompt, label, fields, number + 1)
@@ -127,7 +128,7 @@ class DatasetPrompts(PromptSource):
     def _checked_lengths(self) -> Iterator[int]:
         name = self._config.prompt_field
         for number, prompt in enumerate(self._rows.column(name)):
-            if not _is_prompt(prompt):
+            if not _is_prompt(_without_nulls(prompt)):
                 raise DataError(self._what_is_wrong(number, prompt))
             yield len(str(prompt))
 
@@ -185,7 +186,30 @@ def _is_prompt(prompt: Any) -> bool:
 
 
 def _is_message(message: Any) -> bool:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        return False
+    if is_message(message):
+        return True
     # An answer that only calls tools has no content.
-    return isinstance(message.get("content"), str | list) or "tool_calls" in message
+    called = isinstance(message, Mapping) and isinstance(message.get("role"), str) and "tool_calls" in message
+    return called and message.get("content") is None
+
+
+def _without_nulls(prompt: Any) -> Any:
+    """Chat messages without what stands in them as null: a table gives each row's messages and parts the fields of all
+    others, and templates ask whether a field is there. The content of an answer that only calls tools stays null."""
+    if not isinstance(prompt, list):
+        return prompt
+    return [_message(message) if isinstance(message, Mapping) else message for message in prompt]
+
+
+def _message(message: Message) -> Message:
+    content = message.get("content")
+    kept = _set(message)
+    if isinstance(content, list):
+        kept["content"] = [_set(part) if isinstance(part, Mapping) else part for part in content]
+    elif content is None and "content" in message:
+        kept["content"] = None
+    return kept
+
+
+def _set(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream_rl.envs.base import BaseInteractionEnv, ResumeClass, format_observation, is_empty, resume_class
+from stream_rl.errors import ImageError
 
 
 class Snapshot(BaseInteractionEnv):
@@ -43,6 +44,17 @@ def test_images_stand_before_the_text(name):
     assert message["content"] == [
         {"type": "image", "image": "a"}, {"type": "image", "image": "b"}, {"type": "text", "text": "look"},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("image", [b"a", "a", {"bytes": b"a"}])
+def test_a_single_image_needs_no_list(image):
+    assert format_observation({"multi_modal_data": {"image": image}})["content"] == [{"type": "image", "image": image}]
+
+
+@pytest.mark.parametrize("data", [{"image": ["a"], "video": ["v"]}, {"pictures": ["a"]}, ["a"], {"pixel_values": [1]}])
+def test_what_would_be_left_out_of_an_observation_is_refused(data):
+    with pytest.raises(ImageError, match="multi_modal_data may have images, a list under 'image' or 'images', not "):
+        format_observation({"obs_str": "look", "multi_modal_data": data})
 
 
 def test_nothing_to_show_is_empty():

@@ -54,6 +54,23 @@ def write(folder: Path, kind: str, rows: list[dict[str, object]] = ROWS) -> Data
     return DataConfig(path=str(path))
 
 
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SAID = [
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "r", "tool_call_id": "a"},
+]
+SHOWN = [{"role": "user", "content": [{"type": "text", "text": "go"}, {"type": "image", "image": "a.png"}]}]
+
+
+@pytest.mark.parametrize("kind", ["rows.jsonl", "rows.parquet", "saved"])
+@pytest.mark.parametrize("prompt", [SAID, SHOWN])
+def test_a_message_has_no_fields_but_its_own(tmp_path: Path, kind: str, prompt: list[dict[str, object]]) -> None:
+    """A table gives each message the fields of all; a template that asks for `tool_calls` or `image` would find one."""
+    data = write(tmp_path, kind, [{"prompt": prompt}])
+    assert DatasetPrompts(open_rows(data), data, 0).row(0).prompt == prompt
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
     rows = open_rows(write(tmp_path, kind))
