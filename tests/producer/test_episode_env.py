@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from rollouts import ID, RecordingJournal, ScriptedEngines, ids, play, replies
 from scripted_env import World
@@ -154,6 +156,29 @@ class TestResume:
 
         assert journal.restarts == 1
         assert [turn.index for turn in journal.turns] == [0, 1, 2, 3]
+
+    async def test_a_restart_leaves_nothing_of_the_earlier_attempt(self, scripted):
+        loaded = scripted("restart")
+        _, journal = await play(loaded, ScriptedEngines(replies(*FOUR)))
+        cut = RecordingJournal()
+        cut.records = journal.records[:3]
+
+        sample, _ = await play(loaded, ScriptedEngines(replies("5 .", "6 .", "7 .", "8 .")), cut)
+
+        written = sample.response[sample.loss_mask == 1]
+        assert written.tolist() == ids("5 <|im_end|> 6 <|im_end|> 7 <|im_end|> 8 <|im_end|>")
+        np.testing.assert_allclose(sample.rollout_log_probs[sample.loss_mask == 1], -written / 100)
+        assert observations(sample) == [1, 2, 3]
+
+    async def test_seconds_before_a_restart_count_against_the_deadline(self, scripted):
+        loaded = scripted("restart", **{"rollout.deadline": 100.0})
+        _, journal = await play(loaded, ScriptedEngines(replies(*FOUR)))
+        spent = RecordingJournal()
+        spent.records = [journal.records[0], replace(journal.turns[0], active_seconds=101.0)]
+
+        _, spent = await play(loaded, ScriptedEngines(replies(*FOUR)), spent)
+
+        assert spent.failure == (StopReason.ENGINE_FAILURE, "no token within rollout.deadline=100 seconds")
 
 
 async def resume_after_two_turns(loaded, *, noise=False, script=FOUR[2:]) -> RecordingJournal:
