@@ -176,9 +176,15 @@ def test_only_a_cpu_gets_what_a_cpu_needs(monkeypatch: pytest.MonkeyPatch) -> No
     on_cpu, on_cuda = config(device="cpu", threads=3), config(device="cuda")
     assert option(launch_command(on_cpu, 0, 1), "--device") == "cpu"
     assert launch_environment(on_cpu)["OMP_NUM_THREADS"] == "3"
-    assert launch_environment(on_cpu)["SGLANG_VLM_CACHE_SIZE_MB"] == "0"
     assert "--device" not in launch_command(on_cuda, 0, 1)
     assert "SGLANG_USE_CPU_ENGINE" not in launch_environment(on_cuda)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_the_vision_tower_made_of_an_image_is_not_remembered(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight update flushes prefixes alone: features of the old weights would be used on."""
+    monkeypatch.setenv("SGLANG_VLM_CACHE_SIZE_MB", "100")
+    assert launch_environment(config(device=device))["SGLANG_VLM_CACHE_SIZE_MB"] == "0"
 
 
 @pytest.mark.parametrize(("available", "device"), [(True, "cuda"), (False, "cpu")])

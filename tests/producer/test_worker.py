@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from rollouts import END, ID, ScriptedEngines, halving
@@ -13,6 +15,7 @@ from stream_rl.errors import DataError
 from stream_rl.metrics import turn_log
 from stream_rl.models.tiny_text import WORDS
 from stream_rl.producer.samples import rebuild
+from stream_rl.producer.turn_loop import Episode
 from stream_rl.producer.worker import Producer, run_producer
 from stream_rl.sample import Sample, Status, WeightVersion
 from stream_rl.testing import FakeEngineServer, scripted
@@ -139,6 +142,30 @@ async def test_a_second_producer_resumes_where_the_first_was_killed(rollout, ope
     assert before == len(fleet.requests) >= 7
     assert len(engines.requests) == sum(sample.next_turn for sample in samples) - before
     assert {sample.reward for sample in samples} == {1.0}
+
+
+async def test_nothing_is_kept_of_a_sample_that_ended(rollout, open_buffer, monkeypatch):
+    begun: list[weakref.ref[Episode]] = []
+
+    def noted(*args, **named) -> Episode:
+        episode = Episode(*args, **named)
+        begun.append(weakref.ref(episode))
+        return episode
+
+    monkeypatch.setattr("stream_rl.producer.worker.Episode", noted)
+    loaded = rollout(**{"trainer.steps": 1})
+    buffer, stop = await open_buffer(loaded.config), asyncio.Event()
+    playing = asyncio.create_task(Producer(loaded, buffer, ScriptedFleet(halving), "p").run(stop))
+    async with asyncio.timeout(10):
+        while (await buffer.snapshot()).outcomes < 4:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    gc.collect()
+
+    assert not playing.done()
+    assert [episode() for episode in begun] == [None] * 4
+    stop.set()
+    await asyncio.wait_for(playing, 5)
 
 
 async def test_a_drain_commits_partial_turns_and_gives_every_lease_back(rollout, open_buffer, server):
