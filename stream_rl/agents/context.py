@@ -22,7 +22,7 @@ import orjson
 
 from stream_rl.agents.chat import Chat
 from stream_rl.agents.handover import Answer, Handover
-from stream_rl.envs.base import EnvSample, Message, is_finite
+from stream_rl.envs.base import EnvSample, Message, is_finite, is_message
 from stream_rl.errors import EnvFatalError
 from stream_rl.sample import Int32
 
@@ -95,7 +95,12 @@ class AgentContext:
         self.chat = self.chat.showing(schemas)
 
     def observe(self, *messages: Message) -> None:
-        """What the model reads before its next answer: chat messages, rendered together. Nothing is read at the end."""
+        """What the model reads before its next answer: chat messages, rendered together. Nothing is read at the end.
+
+        Raises EnvFatalError for what is no chat message.
+        """
+        if wrong := [message for message in messages if not is_message(message)]:
+            raise EnvFatalError(f"a loop observes chat messages, mappings with role and content, not {wrong[0]!r:.80}")
         self._messages += messages
 
     def reward(self, value: float) -> None:

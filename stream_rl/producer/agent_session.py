@@ -23,7 +23,7 @@ from stream_rl.agents.handover import Answer, Handover, Pause
 from stream_rl.agents.run import AgentRun
 from stream_rl.envs.base import ResumeClass, resume_class
 from stream_rl.errors import ActionError, EnvFatalError
-from stream_rl.producer.env_session import Shown, Step, show
+from stream_rl.producer.env_session import Shown, Step, plain_state, show
 from stream_rl.producer.turn_record import NO_TOKENS
 from stream_rl.producer.world_calls import named_failures
 from stream_rl.sample import StopReason
@@ -137,8 +137,7 @@ class AgentSession:
         if self.resume_class is not ResumeClass.SNAPSHOT:
             return None
         with self._named():
-            state: Mapping[str, Any] = copy.deepcopy(self._loop.state_dict())
-        return state
+            return plain_state(self._loop.state_dict())
 
     def _new_results(self) -> Mapping[str, Any] | None:
         """Results of the turn's `once` calls; none while recorded turns are played again."""

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
+import orjson
 
 from stream_rl.agents.chat import Chat
 from stream_rl.agents.handover import Answer, Observed
@@ -25,6 +26,7 @@ from stream_rl.envs.base import (
     ResumeClass,
     is_empty,
     is_finite,
+    is_message,
     mistakes_are_answers,
     resume_class,
 )
@@ -32,10 +34,10 @@ from stream_rl.envs.loading import EnvironmentModule
 from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError, ModelError
 from stream_rl.multimodal import Encoded
 from stream_rl.producer.env_threads import EnvThreads
-from stream_rl.producer.world_calls import WorldCalls
+from stream_rl.producer.world_calls import WorldCalls, named_failures
 from stream_rl.sample import Int32, StopReason
 
-__all__ = ["EnvSession", "Session", "Shown", "Step", "show"]
+__all__ = ["EnvSession", "Session", "Shown", "Step", "plain_state", "show"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +106,7 @@ class EnvSession:
         self._sample = sample
         self._args = args
         self._call = WorldCalls(threads, timeout)
+        self._timeout = timeout
         self._env: Any = None
 
     @property
@@ -133,7 +136,8 @@ class EnvSession:
         """Acts. Raises EnvInfraError or EnvFatalError; the environment is unusable after the former."""
         said, state = await self._with_state(lambda: self._env.step(answer.text), self._env.step)
         if isinstance(said, ActionError):
-            return Step(self._messages({"obs_str": str(said)}), None, said.reward, state, parse_failures=1)
+            reward = _reward({"reward": said.reward})
+            return Step(self._messages({"obs_str": str(said)}), None, reward, state, parse_failures=1)
         try:
             observation, done, info = said
         except (TypeError, ValueError) as error:
@@ -171,15 +175,19 @@ class EnvSession:
             raise EnvFatalError(f"an observation must be None or a mapping with obs_str, not {observation!r:.80}")
         if observation is None or is_empty(observation):
             return ()
-        form: Callable[[Mapping[str, Any]], Message] = getattr(self._env, "format_observation", self._module.form)
-        return (form(observation),)
+        form: Callable[[Mapping[str, Any]], Any] = getattr(self._env, "format_observation", self._module.form)
+        with named_failures(self._timeout):
+            message = form(observation)
+        if not is_message(message):
+            raise EnvFatalError(f"format_observation must return a chat message, not {message!r:.80}")
+        return (message,)
 
     async def _with_state(self, function: Callable[[], Any], named: Callable[..., Any] | None = None) -> Any:
         """The answer of `function` (an ActionError is one) and the state after it, in one visit to a thread."""
         env, keeps = self._env, self.resume_class is ResumeClass.SNAPSHOT
 
         def with_state(answer: Any) -> Any:
-            return answer, copy.deepcopy(env.state_dict()) if keeps else None
+            return answer, plain_state(env.state_dict()) if keeps else None
 
         return await self._call(mistakes_are_answers(function, named or function, with_state))
 
@@ -206,7 +214,18 @@ async def show(observation: Shown, generated: Int32, chat: Chat) -> Encoded:
         raise EnvFatalError(f"an observation cannot be shown: {error}") from error
 
 
+def plain_state(state: Any) -> Mapping[str, Any] | None:
+    """A copy of a state as its record keeps it, None of none. Raises EnvFatalError for what no record can hold."""
+    try:
+        plain: Mapping[str, Any] | None = None if state is None else orjson.loads(orjson.dumps(dict(state)))
+    except (TypeError, ValueError) as error:
+        raise EnvFatalError(f"state_dict must return plain JSON values: {error}, in {state!r:.80}") from error
+    return plain
+
+
 def _reward(info: Mapping[str, Any] | None) -> float:
+    if info is not None and not isinstance(info, Mapping):
+        raise EnvFatalError(f"info must be None or a mapping, not {info!r:.80}")
     reward = (info or {}).get("reward")
     if reward is None:
         return 0.0

@@ -128,6 +128,10 @@ async def twice_at_once(context: AgentContext) -> None:
     await asyncio.gather(context.generate(), context.generate())
 
 
+async def observes_text(context: AgentContext) -> None:
+    await context.generate("higher")  # type: ignore[arg-type]
+
+
 async def no_json(context: AgentContext) -> None:
     await context.once(object)
 
@@ -151,6 +155,7 @@ async def cancels_itself(context: AgentContext) -> None:
     [
         (mixed, EnvFatalError, "began with generate must go on with it"),
         (twice_at_once, EnvFatalError, "one answer at a time"),
+        (observes_text, EnvFatalError, "a loop observes chat messages, mappings with role and content, not 'higher'"),
         (no_json, EnvFatalError, "once keeps plain JSON"),
         (no_reward, EnvFatalError, "a reward must be a finite number, not nan"),
         (returns_text, EnvFatalError, "must return a finite number or None, not 'good'"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+from picture_env import picture
+
 from stream_rl.agents import AgentLoop, current_context
 from stream_rl.errors import ActionError, EnvInfraError
 from stream_rl.slime.engine import GenerateState, post
@@ -108,6 +110,16 @@ class Stuck(AgentLoop):
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> None:
         await self.context.generate()
         await asyncio.Event().wait()
+
+
+class Showing(AgentLoop):
+    """Answers with a picture every time, made of the turn's number."""
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> None:
+        while True:
+            await self.context.generate()
+            shown = picture(self.context.turn, self.context.args.side)
+            self.context.observe({"role": "user", "content": [{"type": "image", "image": shown}]})
 
 
 class NoRun:

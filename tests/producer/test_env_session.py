@@ -6,11 +6,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from stream_rl.agents.handover import Answer
 from stream_rl.envs.base import EnvSample
 from stream_rl.envs.loading import EnvironmentModule
-from stream_rl.errors import EnvFatalError
+from stream_rl.errors import ActionError, EnvError, EnvFatalError, EnvInfraError, ImageError
 from stream_rl.producer.env_session import EnvSession
 from stream_rl.producer.env_threads import EnvThreads
 
@@ -47,3 +49,34 @@ async def test_what_reset_returns_must_be_an_observation(answer: object, message
     await started.build()
     with pytest.raises(EnvFatalError, match=message):
         await started.reset()
+
+
+def raising(error: Exception) -> Any:
+    raise error
+
+
+SEEN = {"obs_str": "x"}
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "message"),
+    [
+        ({"step": lambda _: (SEEN, False, 1.0)}, EnvFatalError, "info must be None or a mapping, not 1.0"),
+        ({"step": lambda _: raising(ActionError("?", float("nan")))}, EnvFatalError, "must be a finite number"),
+        ({"step": lambda _: ({"multi_modal_data": {"video": [1]}}, False, {})}, ImageError, "multi_modal_data"),
+        ({"format_observation": lambda seen: seen["absent"]}, EnvInfraError, "KeyError: 'absent'"),
+        ({"format_observation": lambda _: "x"}, EnvFatalError, "must return a chat message, not 'x'"),
+        ({"format_observation": lambda _: {"content": "x"}}, EnvFatalError, "must return a chat message"),
+        ({"format_observation": lambda _: {"role": "user", "content": ["x"]}}, EnvFatalError, "must return a chat"),
+        ({"state_dict": lambda: {"left": {1, 2}}}, EnvFatalError, "state_dict must return plain JSON values: .*set"),
+    ],
+)
+async def test_whatever_an_environment_returns_has_the_name_of_a_failure_of_its_own_sample(
+    env: dict[str, Any], error: type[EnvError], message: str
+) -> None:
+    """What has no such name would end the producer, and with it every other sample that it plays."""
+    whole = {"reset": print, "step": lambda _: (SEEN, False, {}), "load_state_dict": print, **env}
+    played = session(lambda **_: SimpleNamespace(**whole))
+    await played.build()
+    with pytest.raises(error, match=message):
+        await played.step(Answer("", np.zeros(0, np.int32), np.zeros(0, np.float32)))

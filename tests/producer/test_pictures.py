@@ -145,6 +145,20 @@ class TestResume:
         assert (sample.images, sample.image_tokens) == (whole.images, whole.image_tokens)
 
 
+async def test_what_an_agent_loop_shows_travels_like_an_environments(seeing):
+    rollout = seeing(**{"rollout.agent": "agent_loops:Showing"})
+    whole, journal, engines = await played(rollout)
+
+    assert [len(sent.data) for sent in engines.images] == [1, 2, 3]
+    assert [len(names) for names in journal.carried] == [2, 1, 0]
+    assert placeholders(whole.tokens) == sum(whole.image_tokens)
+
+    left = RecordingJournal()
+    left.records, left.kept = list(journal.records[:2]), journal.kept
+    sample, _ = await play(rollout, says("up", "up"), left)
+    assert (sample.tokens.tolist(), sample.images) == (whole.tokens.tolist(), whole.images)
+
+
 class TestBudgets:
     async def test_an_observation_without_room_is_left_out_whole_its_images_too(self, seeing):
         free, _, _ = await played(seeing(args={"images": 2}))
