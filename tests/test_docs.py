@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -58,3 +59,33 @@ def test_every_figure_of_the_summary_is_defined(tmp_path: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def collected(file: Path) -> set[str]:
+    """What pytest finds in a file, by name, in its classes too: "test_a", "TestB::test_a", and names of test cases."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                found.add(node.name)
+            case ast.ClassDef():
+                found |= {
+                    f"{node.name}::{part.name}"
+                    for part in node.body
+                    if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+                }
+            case ast.Assign():
+                found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return {name for name in found if name.rpartition("::")[2].lower().startswith("test")}
+
+
+def test_every_fault_has_a_test_that_exists() -> None:
+    rows = re.findall(
+        r"^\| (?!what goes|---)(.+) \| (.+) \| (.+) \|$", (ROOT / "docs" / "faults.md").read_text(), re.MULTILINE
+    )
+    assert rows
+    for fault, _, tests in rows:
+        names = re.findall(r"`([\w/]+\.py)::([\w:]+)`", tests)
+        assert names, fault
+        for file, name in names:
+            assert name in collected(ROOT / "tests" / file), f"{file}::{name}"
