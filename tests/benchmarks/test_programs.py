@@ -124,3 +124,14 @@ def test_training_steps(benchmark: Any) -> None:
     assert sorted(figures["long"]) == ["computed anew", "kept"]
     assert all(one["predicted"] > 0 and one["peak"] > 0 for one in figures["long"].values())
     assert "Bars: paired medians of this run" in printed
+
+
+def test_ways_to_interrupt(benchmark: Any) -> None:
+    figures, printed = benchmark("interruption.py", "--contexts", "short", "--policies", "retract", "in_place")
+    played = {policy: one for policy, (one,) in figures["contexts"]["short"].items()}
+    assert list(played) == list(figures["medians"]["short"]) == ["none", "retract", "in_place"]
+    assert all(one["tokens_per_second"] > 0 and one["judged"] > 0 for one in played.values())
+    assert played["retract"]["error_max"] < 1e-4 < played["in_place"]["error_mean"]
+    assert played["none"]["prefilled_again"] == played["in_place"]["prefilled_again"] == 0
+    assert played["retract"]["prefilled_again"] > 0
+    assert "short contexts" in printed
