@@ -22,11 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
 from contenders import line_up
 from contenders.contender import Contender
 from contenders.ours import Ours
-from measures import bars, images, losses, memory, throughput, turns
+from measures import bars, command_line, images, losses, memory, throughput, turns
 from measures.bars import Bar
 from rich.console import Console
 
@@ -54,9 +53,7 @@ class Benchmark:
         for name in self._args.only:
             steps[name]()
         self._console.print(bars.table(self._bars))
-        if self._args.json is not None:
-            figures = {**self._figures, "bars": bars.as_json(self._bars)}
-            self._args.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+        command_line.write(self._args.json, {**self._figures, "bars": bars.as_json(self._bars)})
         return self._bars
 
     def _make(self, name: str, part: str) -> Contender:
@@ -126,13 +123,10 @@ class Benchmark:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command_line.parser(
+        __doc__, quick="short rounds, few samples, no contender on Ray",
         epilog=f"TransferQueue is installed by: {line_up.INSTALL}",
     )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="short rounds, few samples, no contender on Ray")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=TABLES, help="tables to make")
     parser.add_argument("--contenders", nargs="+", choices=line_up.NAMES, help="who takes part; default: all")
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, help="tokens of a finished sample")
@@ -141,13 +135,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of one contender's round")
     parser.add_argument("--samples", type=int, help="put before each kill; a multiple of 32")
     parser.add_argument("--live", type=int, help="samples that the producer under measure holds")
-    args = parser.parse_args()
     usual = {"contenders": line_up.NAMES, "rounds": 7, "seconds": 0.6, "samples": losses.SAMPLES, "live": 1000}
     quick = {"contenders": line_up.WITHOUT_RAY, "rounds": 3, "seconds": 0.2, "samples": 32, "live": 100}
+    args = command_line.settled(parser.parse_args(), usual=usual, quick=quick)
     args.hang = 3.0 if args.quick else losses.HANG
-    for name, value in (quick if args.quick else usual).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
     return args
 
 

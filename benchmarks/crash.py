@@ -24,9 +24,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import orjson
 from crashes.account import Account
 from crashes.run import KINDS, Kind, Run
+from measures import command_line
 from rich.console import Console
 from rich.table import Table
 
@@ -58,10 +58,8 @@ def table(accounts: dict[Kind, Account], seconds: dict[Kind, float]) -> Table:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one death of each kind")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments, the victims and the guesses")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    about = {"quick": "one death of each kind", "seed": "of the moments, the victims and the guesses"}
+    parser = command_line.parser(__doc__, **about)
     parser.add_argument("--deaths", type=int, help="altogether; default 100")
     parser.add_argument("--kinds", nargs="+", choices=[kind.name for kind in KINDS], help="default: all")
     args = parser.parse_args()
@@ -87,9 +85,8 @@ def main() -> None:
                 seconds[kind] = time.monotonic() - began
     finally:
         Console(width=140).print(table(accounts, seconds))
-    if args.json is not None:
-        figures = {kind.name: {**asdict(one), "kept": kept(kind, one)} for kind, one in accounts.items()}
-        args.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    figures = {kind.name: {**asdict(one), "kept": kept(kind, one)} for kind, one in accounts.items()}
+    command_line.write(args.json, figures)
 
 
 if __name__ == "__main__":

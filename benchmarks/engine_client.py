@@ -19,6 +19,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 import orjson
+from measures import command_line
 from rich.console import Console
 from rich.table import Table
 
@@ -95,16 +96,12 @@ def show(results: dict[str, list[tuple[float, float]]], file: Path | None) -> No
         rate = figures["requests_per_second"]
         table.add_row(name, f"{rate:,.0f}", f"{figures['cpu_ms']:.3f}", f"{rate / bare:.2f}")
     Console().print(table)
-    if file is not None:
-        file.write_bytes(orjson.dumps(medians, option=orjson.OPT_INDENT_2))
+    command_line.write(file, medians)
 
 
 def main() -> None:
     """Reads the command line, measures, prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two short rounds, some seconds")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the medians here")
+    parser = command_line.parser(__doc__, quick="two short rounds, some seconds")
     parser.add_argument("--concurrency", type=int, default=128)
     parser.add_argument("--prompt", type=int, default=256, help="prompt tokens")
     parser.add_argument("--tokens", type=int, default=32, help="generated tokens")

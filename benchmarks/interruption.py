@@ -15,13 +15,12 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-import orjson
 import torch
 from interruptions.checkpoints import Checkpoints
 from interruptions.figures import Figures, bars_of, figures_of, medians, table
 from interruptions.load import Context
 from interruptions.playing import NONE, POLICIES, Engine, play
-from measures import bars
+from measures import bars, command_line
 from rich.console import Console
 from transformers.utils import logging
 
@@ -58,7 +57,7 @@ async def measure(url: str, checkpoints: Checkpoints, args: argparse.Namespace) 
     pace = {"updates": args.updates, "interval": args.interval}
     async with Engine(url, checkpoints) as engine:
         for context in contexts:  # not counted: an engine is slow at first
-            await play(engine, "retract", context, updates=1, interval=1.0, seed=args.seed)
+            await play(engine, "retract", context, updates=1, interval=0.5, seed=args.seed)
         for number in range(args.rounds):
             first = number % len(args.policies)
             for context in contexts:
@@ -69,10 +68,7 @@ async def measure(url: str, checkpoints: Checkpoints, args: argparse.Namespace) 
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round with one update, a minute at most")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, prompts and lengths")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures here")
+    parser = command_line.parser(__doc__, quick="one round with one update", seed="of weights, prompts and lengths")
     parser.add_argument("--contexts", nargs="+", choices=["short", "long"], default=["short", "long"], metavar="NAME")
     parser.add_argument(
         "--policies", nargs="+", choices=POLICIES, default=POLICIES, metavar="NAME", help=", ".join(POLICIES)
@@ -80,12 +76,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--updates", type=int, metavar="N", help="of a round")
     parser.add_argument("--interval", type=float, metavar="S", help="seconds from one update's start to the next's")
-    args = parser.parse_args()
-    usual = {"rounds": 3, "updates": 3, "interval": 4.0}
-    quick = {"rounds": 1, "updates": 1, "interval": 1.0}
-    for name, value in (quick if args.quick else usual).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
+    args = command_line.settled(
+        parser.parse_args(),
+        usual={"rounds": 3, "updates": 3, "interval": 4.0},
+        quick={"rounds": 1, "updates": 1, "interval": 1.0},
+    )
     args.policies = [policy for policy in POLICIES if policy == NONE or policy in args.policies]
     return args
 
@@ -111,10 +106,8 @@ def main() -> None:
     held = bars_of(results)
     if not args.quick:
         console.print(bars.table(held))
-    if args.json is not None:
-        rows = {context: {name: medians(rounds, name) for name in rounds} for context, rounds in results.items()}
-        found = {"contexts": results, "medians": rows, "bars": bars.as_json(held)}
-        args.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    rows = {context: {name: medians(rounds, name) for name in rounds} for context, rounds in results.items()}
+    command_line.write(args.json, {"contexts": results, "medians": rows, "bars": bars.as_json(held)})
 
 
 if __name__ == "__main__":

@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import orjson
 import torch
 from lags.figures import JUDGED_LAG, bars_of, page, table
 from lags.training import CORRECTIONS, Curve, Run, curve_of
-from measures import bars
+from measures import bars, command_line
 from rich.console import Console
 from transformers.utils import logging
 
@@ -34,24 +33,19 @@ def runs_of(args: argparse.Namespace) -> list[Run]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = list(CORRECTIONS)
-    parser.add_argument("--quick", action="store_true", help="one lag, one seed, few steps")
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run's curve here")
+    parser = command_line.parser(__doc__, quick="one lag, one seed, few steps", seed="the first one")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep finished runs here, and take those that are")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write reward against steps here, as HTML")
     parser.add_argument("--lags", type=int, nargs="+", metavar="N", help="steps that samples are old")
     parser.add_argument("--corrections", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--seeds", type=int, help=f"of every correction at lag {JUDGED_LAG}; elsewhere one")
     parser.add_argument("--steps", type=int, help="of every run")
-    args = parser.parse_args()
-    usual = {"lags": [0, 2, 4, 8], "seeds": 3, "steps": 260}
-    quick = {"lags": [2], "seeds": 1, "steps": 6}
-    for name, value in (quick if args.quick else usual).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    return args
+    return command_line.settled(
+        parser.parse_args(),
+        usual={"lags": [0, 2, 4, 8], "seeds": 3, "steps": 260},
+        quick={"lags": [2], "seeds": 1, "steps": 6},
+    )
 
 
 def main() -> None:
@@ -68,9 +62,7 @@ def main() -> None:
     held = bars_of(curves)
     if not args.quick:
         console.print(bars.table(held))
-    if args.json is not None:
-        found = {"runs": curves, "bars": bars.as_json(held)}
-        args.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    command_line.write(args.json, {"runs": curves, "bars": bars.as_json(held)})
     if args.plot is not None:
         args.plot.write_text(page(curves), encoding="utf-8")
 

@@ -20,8 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import orjson
-from measures import bars, episodes, observation
+from measures import bars, command_line, episodes, observation
 from measures.bars import Bar
 from measures.episodes import TURNS, Figures, TimedFleet
 from rich.console import Console
@@ -166,11 +165,8 @@ def measure(args: argparse.Namespace) -> tuple[dict[int, Rounds], float]:
 
 def main() -> None:
     """Reads the command line, measures, prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round of 1, 64 and 256 live samples")
+    parser = command_line.parser(__doc__, quick="one round of 1, 64 and 256 live samples")
     parser.add_argument("--observability", action="store_true", help="what metrics, turn log and traces cost")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures here")
     parser.add_argument("--live", type=int, nargs="+", choices=list(EPISODES), help="numbers of live samples")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--prompt", type=int, default=256, help="prompt words")
@@ -184,10 +180,9 @@ def main() -> None:
     console = Console(width=120)
     console.print(table(figures))
     console.print(bars.table(held))
-    if args.json is not None:
-        rounds = {str(live): {name: [f._asdict() for f in each] for name, each in by_name.items()}
-                  for live, by_name in figures.items()}  # fmt: skip
-        args.json.write_bytes(orjson.dumps({**rounds, "bars": bars.as_json(held)}, option=orjson.OPT_INDENT_2))
+    rounds = {str(live): {name: [f._asdict() for f in each] for name, each in by_name.items()}
+              for live, by_name in figures.items()}  # fmt: skip
+    command_line.write(args.json, {**rounds, "bars": bars.as_json(held)})
 
 
 if __name__ == "__main__":

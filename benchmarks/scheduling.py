@@ -20,8 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import orjson
-from measures import bars
+from measures import bars, command_line
 from rich.console import Console
 from schedules import engine, figures
 from schedules.figures import Bounds
@@ -125,20 +124,17 @@ def measure(args: argparse.Namespace) -> tuple[dict[str, list[dict[str, float]]]
 
 def _arguments() -> argparse.Namespace:
     names = [policy.name for policy in POLICIES]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few steps at a speed at which nothing can be judged")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures here")
+    parser = command_line.parser(__doc__, quick="few steps at a speed at which nothing can be judged")
     parser.add_argument("--policies", nargs="*", choices=names, default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, help="counted steps of a run")
     parser.add_argument("--skipped", type=int, help="steps before them")
     parser.add_argument("--speed", type=float, help="how many times faster than the real thing")
-    args = parser.parse_args()
-    for name, value in ({"steps": 3, "skipped": 1, "speed": 400.0} if args.quick else
-                        {"steps": 18, "skipped": 5, "speed": 110.0}).items():  # fmt: skip
-        if getattr(args, name) is None:
-            setattr(args, name, value)
+    args = command_line.settled(
+        parser.parse_args(),
+        usual={"steps": 18, "skipped": 5, "speed": 110.0},
+        quick={"steps": 3, "skipped": 1, "speed": 400.0},
+    )
     args.policies = [policy for policy in POLICIES if policy.name in args.policies]
     return args
 
@@ -156,9 +152,7 @@ def main() -> None:
         held += figures.simulator_claims(checks)
     if not args.quick:
         console.print(bars.table(held))
-    if args.json is not None:
-        found = {"policies": results, "simulator": checks, "bars": bars.as_json(held)}
-        args.json.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    command_line.write(args.json, {"policies": results, "simulator": checks, "bars": bars.as_json(held)})
 
 
 if __name__ == "__main__":

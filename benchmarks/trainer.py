@@ -22,10 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import orjson
 from learners import work
 from learners.measure import SHAPES, Measures
-from measures import bars
+from measures import bars, command_line
 from rich.console import Console
 
 
@@ -44,17 +43,13 @@ def run(args: argparse.Namespace, folder: Path) -> None:
         held += measured.bars
         figures[name] = measured.figures
     console.print(bars.table(held))
-    if args.json is not None:
-        figures["args"] = {name: str(value) for name, value in vars(args).items()}
-        args.json.write_bytes(orjson.dumps({**figures, "bars": bars.as_json(held)}, option=orjson.OPT_INDENT_2))
+    figures["args"] = {name: str(value) for name, value in vars(args).items()}
+    command_line.write(args.json, {**figures, "bars": bars.as_json(held)})
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smaller models and batches, fewer rounds")
+    parser = command_line.parser(__doc__, quick="smaller models and batches, fewer rounds")
     parser.add_argument("--only", choices=("steps", "heads", "long"), nargs="+", default=["steps", "heads", "long"])
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every process")
     parser.add_argument("--rounds", type=int, help="rounds that are counted")
@@ -79,10 +74,7 @@ def _arguments() -> argparse.Namespace:
         "shape": "0.6b", "groups": 16, "median": 1024, "budget": 32768, "rounds": 7, "places": 16384,
         "vocabulary": 151936, "long": 32768,
     }  # fmt: skip
-    for name, value in (quick if args.quick else on_cuda if args.device == "cuda" else usual).items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    return args
+    return command_line.settled(args, usual=on_cuda if args.device == "cuda" else usual, quick=quick)
 
 
 def main() -> None:
