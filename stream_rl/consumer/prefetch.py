@@ -78,8 +78,10 @@ class Prefetch:
 
     async def _likely(self, buffer: TrajectoryBuffer) -> list[int]:
         ready = await buffer.ready_groups(self._groups)
-        if self._ranks == 1 or len(ready) < self._groups:
-            return ready if self._ranks == 1 else []
+        if self._ranks == 1:
+            return ready
+        if len(ready) < self._groups:
+            return []
         sizes = await buffer.group_bytes(ready)
         own = shard(sizes, self._mini_batches, self._rank, self._ranks)
         return [ready[place] for places in own for place in places]

@@ -152,7 +152,8 @@ class Trainer:
             if loaded is None:
                 return False
             mini_batches, table = self._flatten(entry, loaded)
-        self._feed.read_ahead()
+        if self._level <= step < self._config.trainer.steps:  # the next step is not one that the ledger has
+            self._feed.read_ahead()
         with timed(seconds, "train"):
             figures = self._updater.step(mini_batches, step)
         with timed(seconds, "publish"):

@@ -45,6 +45,7 @@ class _Engine:
     client: EngineClient
     confirmed: WeightVersion | None = None
     doubted: WeightVersion | None = None
+    """The confirmed version that its answers were last found to be older than."""
     calls: set[asyncio.Task[Any]] = field(default_factory=set)
     passed_over_until: float = 0.0
     gone: bool = False

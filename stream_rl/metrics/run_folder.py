@@ -121,12 +121,7 @@ def surviving(logged: Iterable[tuple[float, int, Logged]]) -> list[Logged]:
 
     Such a sample was restarted.
     """
-    kept: list[tuple[int, Logged]] = []
-    for _, position, record in sorted(logged, key=itemgetter(0, 1)):
-        while kept and kept[-1][0] >= position:
-            kept.pop()
-        kept.append((position, record))
-    return [record for _, record in kept]
+    return _newest((position, record) for _, position, record in sorted(logged, key=itemgetter(0, 1)))
 
 
 def step_seconds(step: Record) -> float:
@@ -151,12 +146,17 @@ def surviving_steps(log: Path) -> list[dict[str, Any]]:
 
     Those are replayed, or belong to a history that was lost, which may have been longer.
     """
-    kept: list[dict[str, Any]] = []
-    for record in read(log):
-        while kept and kept[-1]["step"] >= record["step"]:
+    return _newest((record["step"], record) for record in read(log))
+
+
+def _newest(logged: Iterable[tuple[int, Logged]]) -> list[Logged]:
+    """Of (place, record) in the order of writing: a record replaces all at its place and after it."""
+    kept: list[tuple[int, Logged]] = []
+    for place, record in logged:
+        while kept and kept[-1][0] >= place:
             kept.pop()
-        kept.append(record)
-    return kept
+        kept.append((place, record))
+    return [record for _, record in kept]
 
 
 def ended_samples(folder: Path) -> list[dict[str, Any]]:

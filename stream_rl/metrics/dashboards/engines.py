@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from stream_rl.metrics import catalog
 from stream_rl.metrics.dashboards.panel import Dashboard, lines
-from stream_rl.metrics.dashboards.promql import latest, quantile, rate, together
+from stream_rl.metrics.dashboards.promql import latest, of_sglang, quantile, rate, together
 
 __all__ = ["ENGINES", "IDLE", "TOKENS"]
-
-
-def of_sglang(name: str) -> str:
-    """A metric of SGLang's own: `sglang:NAME`, and `sglang_NAME` where Prometheus asks for OpenMetrics, as it does."""
-    return f'{{__name__=~"sglang[:_]{name}", run=~"$run", kind="engine"}}'
-
 
 TOKENS = lines(
     "Tokens per second",

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from stream_rl.metrics.catalog import Metric
 
-__all__ = ["growth", "heat", "latest", "mean", "quantile", "rate", "selected", "share", "share_of_all", "together"]
+__all__ = [
+    "growth", "heat", "latest", "mean", "of_sglang", "quantile", "rate", "selected", "share", "share_of_all",
+    "together",
+]  # fmt: skip
 
 
 def selected(metric: Metric, suffix: str = "", **labels: str) -> str:
@@ -18,6 +21,11 @@ def selected(metric: Metric, suffix: str = "", **labels: str) -> str:
         chosen["environment"] = "$environment"
     matchers = ", ".join(f'{name}=~"{value}"' for name, value in {**chosen, **labels}.items())
     return f"{metric.full_name}{suffix}{{{matchers}}}"
+
+
+def of_sglang(name: str) -> str:
+    """A metric of SGLang's own: `sglang:NAME`, and `sglang_NAME` where Prometheus asks for OpenMetrics, as it does."""
+    return f'{{__name__=~"sglang[:_]{name}", run=~"$run", kind="engine"}}'
 
 
 def rate(metric: Metric, *by: str, suffix: str = "", **labels: str) -> str:
