@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from lags.figures import JUDGED_LAG, bars_of, page, table
+from lags.figures import JUDGED_LAG, bars_of, curves_page, table
 from lags.training import CORRECTIONS, Curve, Run, curve_of
 from measures import bars, command_line
 from rich.console import Console
@@ -64,7 +64,7 @@ def main() -> None:
         console.print(bars.table(held))
     command_line.write(args.json, {"runs": curves, "bars": bars.as_json(held)})
     if args.plot is not None:
-        args.plot.write_text(page(curves), encoding="utf-8")
+        args.plot.write_text(curves_page(curves), encoding="utf-8")
 
 
 if __name__ == "__main__":

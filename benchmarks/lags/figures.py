@@ -7,17 +7,15 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import orjson
 from measures.bars import Bar
-from plotly.offline import get_plotlyjs
 from rich.table import Table
 
 from lags.training import CORRECTIONS, Curve
-from stream_rl.metrics.figure import BLUE, ROSE, TEAL, Trace
+from stream_rl.metrics.figure import BLUE, ROSE, TEAL, Trace, page
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.tuning import sweep_report
 
-__all__ = ["bars_of", "page", "table"]
+__all__ = ["bars_of", "curves_page", "table"]
 
 JUDGED_LAG = 2
 CORRECTED, UNCORRECTED = 0.60, 0.35
@@ -60,7 +58,7 @@ def bars_of(curves: Sequence[Curve]) -> list[Bar]:
     return bars
 
 
-def page(curves: Sequence[Curve]) -> str:
+def curves_page(curves: Sequence[Curve]) -> str:
     """Reward against steps as HTML that needs no network: a plot for each lag, means over seeds in their spread."""
     traces: list[Trace] = []
     lags = sorted({curve.run.lag for curve in curves})
@@ -81,13 +79,9 @@ def page(curves: Sequence[Curve]) -> str:
             "text": f"<b>lag {lag}</b>", "showarrow": False, "x": 0.02, "y": 1.0,
             "xref": f"x{number} domain", "yref": f"y{number} domain",
         })  # fmt: skip
-    figure = orjson.dumps({"data": traces, "layout": {**layout, "annotations": titles}}).decode().replace("</", "<\\/")
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>What lag costs in learning</title>"
-        "<style>body{margin:0;font:15px system-ui,sans-serif}#plot{height:100vh}</style><div id=plot></div>"
-        f"<script>{get_plotlyjs()}</script><script>const f = {figure};"
-        "Plotly.newPlot('plot', f.data, f.layout, {displayModeBar: false, responsive: true})</script></html>"
-    )
+    figure = {"data": traces, "layout": {**layout, "annotations": titles}}
+    style = "body{margin:0}#p0{height:100vh}"
+    return page("What lag costs in learning", style, "<div id=p0></div>", [figure])
 
 
 def _lines(cell: Sequence[Curve], colour: str, number: int) -> list[Trace]:

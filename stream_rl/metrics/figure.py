@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
+from plotly.offline import get_plotlyjs
 
 __all__ = [
     "AMBER",
@@ -27,6 +31,8 @@ __all__ = [
     "dashed",
     "event_name",
     "heat",
+    "page",
+    "script_json",
     "stepped",
     "trace",
     "vertical",
@@ -120,3 +126,18 @@ def event_name(text: str, x: float) -> dict[str, Any]:
     """The name of a vertical line, at its foot."""
     font = {"size": 11, "color": ROSE}
     return {"text": text, "font": font, "showarrow": False, "x": x, "xanchor": "left", "yref": "paper", "y": 0.02}
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand inside a script element: a closing tag in a string would end the element."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode().replace("</", "<\\/")
+
+
+def page(title: str, style: str, body: str, figures: Sequence[Mapping[str, Any]]) -> str:
+    """HTML that needs no network; figure n is drawn into the element of the body whose id is `p<n>`."""
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"
+        f"<style>body{{font:15px system-ui,sans-serif}}{style}</style>{body}<script>{get_plotlyjs()}</script>"
+        f"<script>{script_json(figures)}.forEach((f, n) => "
+        "Plotly.newPlot('p' + n, f.data, f.layout, {responsive: true, displayModeBar: false}))</script></html>"
+    )

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import orjson
 from plotly.offline import get_plotlyjs
 
 from stream_rl.metrics.dashboards import DASHBOARDS
-from stream_rl.metrics.figure import COLOURS, Panel
+from stream_rl.metrics.figure import COLOURS, Panel, script_json
 from stream_rl.metrics.plots import panels
 from stream_rl.metrics.run_folder import LoggedTurn, Record, RunRecords, versions_of
 from stream_rl.sample import SampleId, WeightVersion
@@ -69,7 +68,7 @@ def render(run: RunRecords) -> str:
         config=run.config,
         tiles=tiles(run.summary),
         sections=sections(drawn),
-        figures=_script([{"data": panel.data, "layout": panel.layout} for panel in drawn]),
+        figures=script_json([{"data": panel.data, "layout": panel.layout} for panel in drawn]),
         trajectories=trajectories(run),
         changes=[_readable(change) for change in run.changes],
         summary=run.summary,
@@ -142,8 +141,3 @@ def _readable(change: Record) -> dict[str, Any]:
     shown = {name: "no limit" if change[name] is None else f"{change[name]:g}" for name in ("old", "new")}
     moment = datetime.fromtimestamp(change["time"], UTC)
     return {**change, **shown, "time": f"{moment:%Y-%m-%d %H:%M:%S} UTC"}
-
-
-def _script(value: Any) -> str:
-    """JSON that may stand inside a script element: a closing tag in a string would end the element."""
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode().replace("</", "<\\/")

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from plotly.offline import get_plotlyjs
 
-from stream_rl.metrics.figure import COLOURS, Trace, axes, trace
+from stream_rl.metrics.figure import COLOURS, Trace, axes, page, trace
 from stream_rl.metrics.run_folder import step_seconds, surviving_steps
 from stream_rl.metrics.summary import WINDOW, moving_mean
 from stream_rl.tuning.sweep import Cell
@@ -127,18 +126,15 @@ def _page(name: str, rows: Sequence[Row], curves: Sequence[Curve], target: float
             mine = [curve for curve in curves if curve.label == row.label]
             traces += band(mine, over, COLOURS[number % len(COLOURS)])
         figures.append({"data": traces, "layout": axes(unit, f"reward, mean of {WINDOW} steps")})
-    script = orjson.dumps(figures).decode().replace("</", "<\\/")
     table = "".join(f"<th>{html.escape(head)}</th>" for head in heads_of(target))
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells_of(row))}</tr>" for row in rows)
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(name)} · sweep</title>"
-        "<style>body{font:15px system-ui,sans-serif;max-width:1200px;margin:24px auto;color:#1c2733}"
-        "td,th{padding:6px 12px;text-align:left;border-top:1px solid #e3e8ef}table{border-collapse:collapse}"
-        f".plot{{height:420px}}</style><h1>{html.escape(name)}</h1>"
-        "<p>Lines are means over seeds, bands their smallest and largest.</p>"
-        f"<table><tr>{table}</tr>{body}</table><div class=plot id=p0></div><div class=plot id=p1></div>"
-        f"<script>{get_plotlyjs()}</script><script>{script}.forEach((f, n) => "
-        "Plotly.newPlot('p' + n, f.data, f.layout, {responsive: true, displayModeBar: false}))</script></html>"
+    return page(
+        f"{name} · sweep",
+        "body{max-width:1200px;margin:24px auto;color:#1c2733}.plot{height:420px}"
+        "td,th{padding:6px 12px;text-align:left;border-top:1px solid #e3e8ef}table{border-collapse:collapse}",
+        f"<h1>{html.escape(name)}</h1><p>Lines are means over seeds, bands their smallest and largest.</p>"
+        f"<table><tr>{table}</tr>{body}</table><div class=plot id=p0></div><div class=plot id=p1></div>",
+        figures,
     )
 
 
