@@ -29,8 +29,8 @@ from stream_rl.sample import StopReason, Turn, VersionSpan, WeightVersion
 
 START = SampleStart("guess", np.array([5, 6], np.int32))
 PARTS = ("wait", "load", "train", "publish", "checkpoint", "pack", "forward_backward", "optimizer")
-LINGER_SECONDS = 4.0
-"""For which the supervisor shows the end: Prometheus looks every second."""
+TURN_SECONDS = 0.2
+"""The longest turn: Prometheus knows of a process only some five seconds after its start, and has to see most of its life."""
 
 
 class Quiet:
@@ -44,14 +44,8 @@ class Quiet:
 
 
 async def supervise(config: Config, buffer: TrajectoryBuffer) -> None:
-    """Watches and writes down, as the supervisor does, until the run is finished and all of it written."""
-    recorder = RunRecorder(config, buffer, Quiet())
-    watching = asyncio.create_task(recorder.watch())
-    while not watching.done() and not await _is_over(buffer):
-        await asyncio.sleep(0.1)
-    await asyncio.sleep(LINGER_SECONDS)
-    watching.cancel()
-    await asyncio.wait([watching])
+    """Watches and writes down, as the supervisor does, and shows it until it is killed."""
+    await RunRecorder(config, buffer, Quiet()).watch()
 
 
 async def produce(config: Config, buffer: TrajectoryBuffer, name: str) -> None:
@@ -77,7 +71,7 @@ async def _play(journal: BufferJournal, sample: Any) -> None:
             ends = index == 3 or chance.random() < 0.3
             reason = StopReason.MAX_TURNS if index == 3 else StopReason.ENV_DONE
             await journal.commit(records, Outcome(reason.status, reason, chance.randint(0, 4) / 4) if ends else None)
-            await asyncio.sleep(chance.uniform(0.0, 0.02))
+            await asyncio.sleep(chance.uniform(0.0, TURN_SECONDS))
             if ends:
                 return
     except (LeaseLost, JournalMismatch):
@@ -115,10 +109,6 @@ def _step(config: Config, step: int, groups: Sequence[int], *, replayed: bool) -
         "log_prob_difference": 1e-7, "correction_share": 0.0, "group_lag_max": 1,
         **{f"{part}_seconds": 0.125 for part in PARTS},
     }  # fmt: skip
-
-
-async def _is_over(buffer: TrajectoryBuffer) -> bool:
-    return (await buffer.snapshot()).state is RunState.FINISHED
 
 
 async def main(role: str, folder: Path, url: str) -> None:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Observed,
         processes.enter_context(run_lock(config.folder))
         asyncio.run(_open(config, server.url))
         began, prometheus = time.time(), start_prometheus(processes, root, root / "runs")
-        snapshot = _play(Small(processes, config.folder, server.url), config, server.url)
+        snapshot = asyncio.run(_killing(Small(processes, config.folder, server.url), config, server.url, prometheus))
         yield Observed(config.folder, prometheus, began, time.time()), snapshot
 
 
@@ -85,12 +86,8 @@ async def _open(config: Config, url: str) -> None:
         await buffer.engine_serving("engine-0", WeightVersion(0))
 
 
-def _play(run: Small, config: Config, url: str) -> RunSnapshot:
-    """Kills as the run goes on, once every few steps, and waits for the end."""
-    return asyncio.run(_killing(run, config, url))
-
-
-async def _killing(run: Small, config: Config, url: str) -> RunSnapshot:
+async def _killing(run: Small, config: Config, url: str, prometheus: str) -> RunSnapshot:
+    """Kills as the run goes on, once every few steps, and waits until Prometheus has seen its end."""
     chance, deaths = random.Random(7), 0
     async with asyncio.timeout(DEADLINE), await TrajectoryBuffer.of(config, url) as buffer:
         while (snapshot := await buffer.snapshot()).ledger_steps < STEPS or deaths < DEATHS:
@@ -102,9 +99,19 @@ async def _killing(run: Small, config: Config, url: str) -> RunSnapshot:
                     await buffer.count_recovery("producer" if role.startswith("producer") else "trainer")
                 deaths += 1
             await asyncio.sleep(0.1)
-        while run.live["supervisor"].poll() is None:
+        while await buffer.outcomes(1):
             await asyncio.sleep(0.1)
+        written = time.time() + 3 * config.supervision.heartbeat
+        while not await asyncio.to_thread(_seen, prometheus, "supervisor", written):
+            await asyncio.sleep(0.2)
         return await buffer.snapshot()
+
+
+def _seen(prometheus: str, name: str, after: float) -> bool:
+    """Whether Prometheus has looked at a process after a moment."""
+    targets = Observed(Path(), prometheus, 0.0, 0.0).ask("targets")["activeTargets"]
+    found = [one for one in targets if one["labels"]["instance"] == name and one["health"] == "up"]
+    return any(datetime.fromisoformat(one["lastScrape"]).timestamp() > after for one in found)
 
 
 def test_what_ended_is_counted_as_the_buffer_recorded_it(killed: tuple[Observed, RunSnapshot]) -> None:
