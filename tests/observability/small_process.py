@@ -30,7 +30,7 @@ from stream_rl.sample import StopReason, Turn, VersionSpan, WeightVersion
 START = SampleStart("guess", np.array([5, 6], np.int32))
 PARTS = ("wait", "load", "train", "publish", "checkpoint", "pack", "forward_backward", "optimizer")
 TURN_SECONDS = 0.2
-"""The longest turn: Prometheus knows of a process only some five seconds after its start, and has to see most of its life."""
+"""The longest turn: Prometheus knows of a process five seconds after its start, and has to see most of its life."""
 
 
 class Quiet:
