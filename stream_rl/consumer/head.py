@@ -1,7 +1,8 @@
 """From hidden states to log-probs, a chunk of places at a time: the logits of all places never exist together.
 
 The backward pass makes a chunk's logits again and turns them into their gradient where they lie. Beside what goes in
-and out, both passes hold two tensors of `LOGITS_PER_CHUNK` numbers, whatever the number of places.
+and out, both passes hold two float32 tensors of `LOGITS_PER_CHUNK` numbers, whatever the number of places. The backward
+pass has a third where logits are capped, and one in the states' dtype where that is narrower.
 
 With z = logits / temperature, p = softmax(z), H its entropy and g the gradients of what came out:
 

@@ -101,7 +101,8 @@ def model_folder(path: str) -> Path:
 def full_tensors(policy: Policy, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """Every weight, whole, on this device, under the names a Hugging Face checkpoint has; tied ones once.
 
-    A collective: every rank must exhaust it in the same order.
+    A collective: every rank must exhaust it in the same order. With one rank and the dtype that they have, they may be
+    the very weights that are trained: whoever keeps them over an update copies them.
     """
     tied = set(getattr(policy.language_model, "all_tied_weights_keys", None) or ())
     for name, value in policy.state_dict().items():

@@ -1,7 +1,7 @@
 """The trainer's end of the process group that carries weights to the engines: rank 0, outside the trainer's own group.
 
 The engines join with SGLang's recipe (a store, its prefix, torch's helper for one more group), so the same recipe is
-followed here. What is sent is a copy: a version can be sent again to an engine that joins while the next step trains.
+followed here. What was sent is kept: until weights are updated again, an engine that joins is sent the same version.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class DiskTransport:
 
 
 class GroupTransport:
-    """Engines receive broadcasts from rank 0, which keeps a copy of the version for those that join later."""
+    """Engines receive broadcasts from rank 0, which keeps the version for those that join until a step trains."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype, sender: GroupSender, group: GroupPublisher) -> None:
         self._policy = policy
@@ -65,11 +65,11 @@ class GroupTransport:
         self._group = group
 
     def prepare(self, version: WeightVersion) -> None:
-        """Copies the weights to rank 0. A collective."""
+        """Gathers the weights on rank 0, where one rank's own may be the very ones that are trained. A collective."""
         self._sender.set_weights(gather(self._policy, self._dtype))
 
     async def send(self, engines: Sequence[tuple[str, str]], version: WeightVersion) -> list[EngineUpdate]:
-        """Broadcasts the copy to engines (engine id, url)."""
+        """Broadcasts what was gathered to engines (engine id, url)."""
         return await self._group.publish(engines, version)
 
     async def close(self) -> None:
