@@ -8,6 +8,7 @@ order of additions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from stream_rl.consumer.model import Policy
 from stream_rl.consumer.objective import LossCounts, token_losses, token_shares
 from stream_rl.consumer.stopwatch import timed
 from stream_rl.consumer.update_figures import UpdateFigures, no_sums, token_sums, update_figures
+from stream_rl.errors import TrainingError
 from stream_rl.metrics.run_folder import TRAIN_PARTS
 
 __all__ = ["UpdateFigures", "Updater"]
@@ -71,9 +73,13 @@ class Updater:
         Args:
             mini_batches: this rank's samples of each; may hold none.
             step: the step's number, from 1: sets the learning rate.
+
+        Raises:
+            TrainingError: an update would have made the weights NaN, and was not made.
         """
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.settings, step)
+        settings = self.settings
+        for group in self.optimizer.param_groups:  # a checkpoint brings those of the settings that it was written under
+            group.update(lr=learning_rate(settings, step), betas=settings.betas, weight_decay=settings.weight_decay)
         counts = [LossCounts(*row) for row in all_sum([samples.loss_counts() for samples in mini_batches])]
         self.seconds = dict.fromkeys(TRAIN_PARTS, 0.0)
         with timed(self.seconds, "pack"):
@@ -93,7 +99,7 @@ class Updater:
                 if self._device.type == "cuda":
                     torch.cuda.synchronize(self._device)
             with timed(self.seconds, "optimizer"):
-                norms.append(self._apply())
+                norms.append(self._apply(step))
             first = sums if number == 0 else first
         total, of_first = all_sum(torch.stack([sums, first]).tolist())
         return update_figures(total, of_first, sum(norms) / len(norms))
@@ -137,8 +143,14 @@ class Updater:
         torch.autograd.backward((losses.loss * shares).sum() * dist.get_world_size())
         return token_sums(batch, losses, log_probs, entropy, shares * counts.tokens)
 
-    def _apply(self) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm)
+    def _apply(self, step: int) -> float:
+        whole = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm)
+        norm = float(whole.full_tensor() if isinstance(whole, DTensor) else whole)
+        if not math.isfinite(norm):
+            raise TrainingError(
+                f"step {step} would make the weights NaN, its gradient's norm is {norm}: go on from the checkpoint "
+                "before it with --resume and a lower trainer.learning_rate, or with trainer.correction"
+            )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        return norm

@@ -205,9 +205,10 @@ class EngineClient:
 
     async def weight_version(self, *, timeout: float = CONTROL_SECONDS) -> WeightVersion | None:
         """The version of the weights that the server has; None after its start."""
-        version = (await self._transport.call("GET", "/model_info", timeout=timeout))["weight_version"]
+        info = await self._transport.call("GET", "/model_info", timeout=timeout)
+        version = info.get("weight_version") if isinstance(info, dict) else info
         try:
-            return None if version == NO_VERSION else WeightVersion.parse(version)
+            return None if version == NO_VERSION else WeightVersion.parse(str(version))
         except ValueError as error:
             raise EngineError(f"engine {self.url} has weights of another program: version {version!r}") from error
 

@@ -130,18 +130,23 @@ def encode_request(
     return body
 
 
-def decode_generation(answer: Mapping[str, Any]) -> Generation:
-    """The inverse for `/generate`'s answer.
+def decode_generation(answer: Mapping[str, Any] | None) -> Generation:
+    """The inverse for `/generate`'s answer; None is one that was not JSON.
 
     Raises:
-        EngineError: ids, log-probs and spans disagree.
-        EngineUnavailable: the weights have no version: the engine started, and nothing was published to it since.
+        EngineError: ids, log-probs and spans disagree, or a log-prob is no number.
+        EngineUnavailable: the weights have no version: the engine started, and nothing was published to it since; or it
+            was no engine that answered.
     """
+    if answer is None or "meta_info" not in answer:
+        raise EngineUnavailable(f"what answered is no engine: {answer}")
     meta = answer["meta_info"]
     tokens = np.array(answer["output_ids"], np.int32)
     log_probs = np.array([row[0] for row in meta.get("output_token_logprobs") or ()], np.float32)
     if len(tokens) != len(log_probs):
         raise EngineError(f"the engine gave {len(tokens)} tokens but {len(log_probs)} log-probs")
+    if not np.isfinite(log_probs).all():  # JSON has no NaN: it comes as null
+        raise EngineError(f"the engine's log-probs are not finite, as its weights may be: {log_probs.tolist()[:8]}")
     return Generation(
         tokens=tokens,
         log_probs=log_probs,

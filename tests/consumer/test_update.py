@@ -14,6 +14,7 @@ from updating import AGGREGATIONS, assert_same, make_updater, step
 from stream_rl.consumer import head
 from stream_rl.consumer.batching import flatten
 from stream_rl.consumer.model import full_tensors
+from stream_rl.errors import TrainingError
 from stream_rl.sample import Group
 
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -47,6 +48,17 @@ def test_a_step_without_fresh_tokens_moves_nothing(model_path: Path) -> None:
     assert math.isnan(figures.loss)
     assert figures.grad_norm == 0.0
     assert not any(gradient.any() for gradient in gradients.values())
+    for name, value in full_tensors(updater.policy, torch.float32):
+        torch.testing.assert_close(value, before[name], atol=0, rtol=0)
+
+
+def test_an_update_that_would_ruin_the_weights_is_not_made_but_named(model_path: Path) -> None:
+    updater = make_updater(model_path)
+    groups = ragged_groups(2)
+    groups[0].samples[0].turns[0].log_probs[0] = -200.0  # an engine's fault: the ratio is infinite
+    before = dict(full_tensors(updater.policy, torch.float32))
+    with pytest.raises(TrainingError, match=r"step 10 would make the weights NaN, .*trainer.learning_rate"):
+        step(updater, groups, max_staleness=9)
     for name, value in full_tensors(updater.policy, torch.float32):
         torch.testing.assert_close(value, before[name], atol=0, rtol=0)
 

@@ -6,6 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from aiohttp import web
 from prometheus_client import REGISTRY
 
 from stream_rl.engine.client import EngineClient, SamplingParams, ServerInfo, TensorSpec
@@ -168,6 +169,22 @@ async def test_versions_that_are_none_of_ours(prompt: Int32) -> None:
     ):
         with pytest.raises(EngineError, match="another program"):
             await client.weight_version()
+
+
+async def test_what_answers_but_is_no_engine_is_told(prompt: Int32, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def page(_server: FakeEngineServer, _request: web.Request) -> web.Response:
+        return web.Response(text="<html>back soon</html>", content_type="text/html")
+
+    monkeypatch.setattr(FakeEngineServer, "_model_info", page)
+    monkeypatch.setattr(FakeEngineServer, "_generate", page)
+    async with (
+        FakeEngineServer(seeded(0, 32), vocab_size=32) as engine,
+        EngineClient(engine.url, vocab_size=32) as client,
+    ):
+        with pytest.raises(EngineError, match="another program"):
+            await client.weight_version()
+        with pytest.raises(EngineUnavailable, match="no engine"):
+            await client.generate(prompt, SamplingParams(1))
 
 
 async def test_the_server_says_what_it_was_started_with(client: EngineClient) -> None:

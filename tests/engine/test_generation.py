@@ -75,6 +75,7 @@ def test_an_engine_without_a_version_counts_as_one_that_does_not_serve() -> None
     "meta",
     [
         {"output_token_logprobs": [[-0.25, 0, None]]},
+        {"output_token_logprobs": [[-0.25, 0, None], [None, 1, None]]},
         {"weight_versions": [{"version": "1", "start": 0, "end": 3}]},
         {"weight_versions": [{"version": "1", "start": 1, "end": 2}]},
         {"weight_versions": [{"version": "1", "start": 0, "end": 0}, {"version": "2", "start": 1, "end": 2}]},
