@@ -27,6 +27,7 @@ import orjson
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -34,6 +35,7 @@ from torch.utils._pytree import tree_map_only
 
 from stream_rl.consumer.collectives import barrier, broadcast
 from stream_rl.consumer.model import Policy
+from stream_rl.errors import ModelError, TrainingError
 
 __all__ = ["MANIFEST", "Checkpoints", "publish_folder"]
 
@@ -62,8 +64,7 @@ class Checkpoints:
 
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
         """Copies the state of a step and begins to write it; waits for the one before. A collective."""
-        if self._writing is not None:
-            self._writing.result(self._timeout)
+        self._wait()
         partial = self.folder / f".partial-{_name(step)}"
         if dist.get_rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -78,12 +79,21 @@ class Checkpoints:
             wait: for the one that is being written, if there is one.
 
         Raises:
-            OSError, CheckpointException: it could not be written.
+            TrainingError: it could not be written.
         """
         if self._writing is None or not (wait or self._writing.done()):
             return None
-        oldest, self._writing = self._writing.result(self._timeout), None
+        oldest, self._writing = self._wait(), None
         return oldest
+
+    def _wait(self) -> int | None:
+        try:
+            return None if self._writing is None else self._writing.result(self._timeout)
+        except (OSError, CheckpointException) as error:  # TimeoutError is an OSError
+            free = shutil.disk_usage(self.folder).free >> 20
+            raise TrainingError(
+                f"a checkpoint could not be written to {self.folder}, where {free} MiB are free: {_cause(error)}"
+            ) from error
 
     def _write(self, step: int, partial: Path, state: dict[str, Any]) -> int:
         save(state, checkpoint_id=partial, process_group=self._group)
@@ -104,17 +114,27 @@ class Checkpoints:
 
         Returns:
             Its step; 0, with nothing loaded, when there is none.
+
+        Raises:
+            ModelError: it is of another model, or of one with other weights frozen.
         """
         step = orjson.loads(broadcast(orjson.dumps(self._newest_whole(at_most) if dist.get_rank() == 0 else None)))
         if step:
             state = _state(policy, optimizer)
-            load(state, checkpoint_id=self.folder / _name(step))
+            try:
+                load(state, checkpoint_id=self.folder / _name(step))
+            except CheckpointException as error:
+                raise ModelError(
+                    f"checkpoint {self.folder / _name(step)} does not load into model.path with this "
+                    f"trainer.frozen ({_cause(error)}): set both as they were, or start a new run in another folder"
+                ) from error
             set_state_dict(policy, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         return int(step)
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, oldest first."""
-        return sorted(int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*"))
+        """The steps that have a checkpoint, oldest first; folders that a person put beside them are left alone."""
+        found = {path.name: path.name.removeprefix("step-") for path in self.folder.glob("step-*") if path.is_dir()}
+        return sorted(int(step) for name, step in found.items() if step.isdecimal() and _name(int(step)) == name)
 
     def _newest_whole(self, at_most: int) -> int:
         for step in reversed(self.steps()):
@@ -167,16 +187,24 @@ def _write_manifest(folder: Path, step: int) -> None:
 
 def _fault(folder: Path) -> str | None:
     try:
-        files = orjson.loads((folder / MANIFEST).read_bytes())["files"]
-    except (OSError, orjson.JSONDecodeError) as error:
+        listed = orjson.loads((folder / MANIFEST).read_bytes())["files"]
+        files = [(name, size, crc) for name, (size, crc) in listed.items()]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"{MANIFEST}: {error}"
-    for name, (size, crc) in files.items():
+    for name, size, crc in files:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != size or _crc(path) != crc:
             return f"{name} is damaged"
     return None
+
+
+def _cause(error: BaseException) -> str:
+    """What lies behind an error; DCP's own text is the ranks' tracebacks, and its class no Exception."""
+    failures = error.failures if isinstance(error, CheckpointException) else {}
+    cause = next((found for found, _ in failures.values()), error)
+    return f"{type(cause).__name__}: {cause}"
 
 
 def _crc(path: Path) -> int:

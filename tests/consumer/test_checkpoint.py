@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint import FileSystemWriter
+from trajectories import ragged_groups
 
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer import checkpoint
+from stream_rl.consumer.batching import flatten
 from stream_rl.consumer.checkpoint import MANIFEST, Checkpoints
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import full_tensors
 from stream_rl.consumer.update import Updater
+from stream_rl.errors import ModelError, TrainingError
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -77,7 +81,18 @@ def garble_the_manifest(folder: Path) -> None:
     (folder / MANIFEST).write_bytes(b"{")
 
 
-@pytest.mark.parametrize("damage", [cut, flip, lose_a_shard, lose_the_manifest, garble_the_manifest])
+def empty_the_manifest(folder: Path) -> None:
+    (folder / MANIFEST).write_bytes(b"{}")
+
+
+def list_no_sizes(folder: Path) -> None:
+    (folder / MANIFEST).write_bytes(b'{"files": {".metadata": null}}')
+
+
+DAMAGES = (cut, flip, lose_a_shard, lose_the_manifest, garble_the_manifest, empty_the_manifest, list_no_sizes)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_broken_checkpoint_is_skipped_with_a_warning(
     updater: Updater, tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,5 +165,54 @@ def test_a_save_that_fails_is_told(updater: Updater, tmp_path: Path, monkeypatch
     monkeypatch.setattr(checkpoint, "publish_folder", full)
     checkpoints = Checkpoints(tmp_path, kept=3)
     checkpoints.save(2, updater.policy, updater.optimizer)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(TrainingError, match=r"could not be written to .* MiB are free: OSError: no space left"):
         checkpoints.completed(wait=True)
+
+
+def test_what_keeps_a_shard_from_being_written_is_told(
+    updater: Updater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", full)
+    checkpoints = Checkpoints(tmp_path, kept=3)
+    checkpoints.save(2, updater.policy, updater.optimizer)
+    with pytest.raises(TrainingError, match=r"could not be written to .* MiB are free: OSError: no space left"):
+        checkpoints.completed(wait=True)
+
+
+def test_what_a_person_put_beside_the_checkpoints_is_left_alone(updater: Updater, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder, kept=1)
+    save(checkpoints, updater, 2)
+    (folder / "step-000002-good").mkdir()
+    (folder / "step-000009").write_bytes(b"a file")
+    save(checkpoints, updater, 4)
+    assert load(checkpoints, updater, at_most=4) == (4, 4.0)
+    assert {path.name for path in folder.iterdir()} == {"step-000002-good", "step-000004", "step-000009"}
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(model_path: Path, updater: Updater, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, kept=1)
+    save(checkpoints, frozen(model_path), 2)
+    with pytest.raises(ModelError, match=r"step-000002 does not load into model.path with .*embed_tokens"):
+        load(checkpoints, updater)
+
+
+def frozen(model_path: Path) -> Updater:
+    settings = TrainerConfig(frozen=["*embed_tokens*"])
+    return Updater(load_policy(ModelConfig(path=str(model_path)), CPU, settings), settings, CPU)
+
+
+def test_a_resume_goes_on_with_the_settings_that_it_was_given(
+    model_path: Path, updater: Updater, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path, kept=1)
+    save(checkpoints, updater, 2)
+    given = TrainerConfig(betas=(0.5, 0.6), weight_decay=0.1, learning_rate=0.3)
+    resumed = Updater(load_policy(ModelConfig(path=str(model_path)), CPU), given, CPU)
+    checkpoints.load_newest(resumed.policy, resumed.optimizer, at_most=2)
+    resumed.step([flatten(ragged_groups(1), trainer_version=9, max_staleness=9)], 3)
+    (group,) = resumed.optimizer.param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.3, (0.5, 0.6), 0.1)
