@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -66,7 +66,7 @@ def load_policy(config: ModelConfig, device: torch.device, settings: TrainerConf
         if read is None:
             model = _kind(model.config).from_pretrained(config.path, dtype=torch.float32)
         family = load_family(config.path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load model.path={config.path!r} as a causal language model: {error}") from error
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         set_attention(model, "eager")  # the others leave the cap out
@@ -166,9 +166,12 @@ def _without_memory(path: str) -> tuple[PreTrainedModel, Read | None]:
         return model, None
 
     def read(name: str) -> Tensor:
-        with safe_open(files[name], "pt") as file:
-            found: Tensor = file.get_tensor(name)
-            return found
+        try:
+            with safe_open(files[name], "pt") as file:
+                found: Tensor = file.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{files[name]} is damaged, copy it anew: {error}") from error
+        return found
 
     _make_buffers(model, read, persistent)
     if cached_file(path, "generation_config.json", _raise_exceptions_for_missing_entries=False):

@@ -50,15 +50,14 @@ class WeightFolders:
         self.write_to(self.path(version))
 
     def write_to(self, final: Path) -> None:
-        """Writes the policy as a whole Hugging Face folder to any place on the same disk. A collective."""
+        """Writes the policy as a whole Hugging Face folder to any place. A collective."""
         tensors = gather(self._policy, self._dtype)
         if dist.get_rank() == 0:
             partial = final.parent / f".partial-{final.name}"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
-            for path in (self.folder / _STATIC).iterdir():
-                os.link(path, partial / path.name)
+            shutil.copytree(self.folder / _STATIC, partial, copy_function=_link, dirs_exist_ok=True)
             publish_folder(partial, final)
 
     def prune(self, needed: Collection[WeightVersion]) -> None:
@@ -76,6 +75,13 @@ def gather(policy: Policy, dtype: dtype) -> dict[str, Tensor]:
     # Some models (Qwen2.5-VL) have other names in their checkpoints, which are what engines know.
     renamed: dict[str, Tensor] = revert_weight_conversion(policy.language_model, weights) if here else {}
     return renamed
+
+
+def _link(path: str, place: str) -> None:
+    try:
+        os.link(path, place)
+    except OSError:  # another disk, or one that knows no links
+        shutil.copyfile(path, place)
 
 
 def _write_static(folder: Path, model: PreTrainedModel, model_path: str, dtype: dtype) -> None:

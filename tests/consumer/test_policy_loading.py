@@ -94,6 +94,16 @@ def test_files_of_another_kind_are_left_to_transformers(
 
 
 @pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("parts", ["1GB", "40KB"])
+def test_damaged_files_are_told(model_path: Path, tmp_path: Path, parts: str) -> None:
+    AutoModelForCausalLM.from_pretrained(model_path).save_pretrained(tmp_path, max_shard_size=parts)
+    damaged = max(tmp_path.glob("*.safetensors"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        loaded(tmp_path)
+
+
+@pytest.mark.usefixtures("one_rank")
 def test_frozen_weights_stay_and_the_others_are_trained_as_before(model_path: Path) -> None:
     groups = ragged_groups(3, seed=2)
     whole = make_updater(model_path, learning_rate=0.01)
