@@ -187,7 +187,7 @@ async def drop(buffer: TrajectoryBuffer, oldest: int) -> int:
         hashes = await connection.hashes("group", [str(number)])
         attempts = [name.split(b":")[1] for name in hashes[0] if name.startswith(b"attempt:")]
         samples = await connection.hashes("sample", [f"{number}-{int(index)}" for index in attempts])
-        tokens += sum(int(sample[b"generated"]) for sample in samples)
+        tokens += sum(int(sample[b"totals"].split()[-1]) for sample in samples)
         await connection.pipeline(
             lambda pipe, group=group: (  # type: ignore[misc]
                 pipe.zrem(ready, group), pipe.zrem(live, group), pipe.hincrby(run, "filtered", 1),
