@@ -61,6 +61,8 @@ class Checkpoints:
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[int] | None = None
+        self.broken: list[str] = []
+        """What rank 0 has skipped, and why."""
 
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
         """Copies the state of a step and begins to write it; waits for the one before. A collective."""
@@ -102,7 +104,7 @@ class Checkpoints:
             publish_folder(partial, self.folder / _name(step))
             for old in self.steps()[: -self._kept]:
                 shutil.rmtree(self.folder / _name(old))
-        return self.steps()[0] if self.steps() else 0
+        return min(self.steps(), default=0)
 
     def load_newest(self, policy: Policy, optimizer: torch.optim.Optimizer, *, at_most: int) -> int:
         """Loads the newest whole checkpoint, whatever world size wrote it. A collective.
@@ -144,6 +146,7 @@ class Checkpoints:
                 shutil.rmtree(path)
             elif fault := _fault(path):
                 logger.warning("checkpoint %s is broken and skipped: %s", path, fault)
+                self.broken.append(f"{path.name}: {fault}")
             else:
                 return step
         return 0

@@ -46,6 +46,7 @@ from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import WeightFolders
 from stream_rl.engine.publish import WeightPublisher
 from stream_rl.engine.publish_group import GroupPublisher, checkpoint_shapes
+from stream_rl.errors import DataError, LedgerMismatch
 from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.run_folder import STEP_PARTS
 from stream_rl.metrics.turn_log import JsonLines
@@ -65,9 +66,10 @@ def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str,
         buffer_url: where the run's Redis is.
 
     Raises:
-        UserError: the model cannot be loaded.
+        UserError: the model cannot be loaded, or no checkpoint is whole.
         NoTrainableBatch, TrainerSuperseded, BufferUnavailable: as their docstrings say. A rank that raises ends the
             others: their next collective raises.
+        TrainingError: the weights would become NaN, or a checkpoint could not be written.
     """
     device = pick_device(config.trainer.device, rank)
     torch.set_num_threads(config.trainer.threads)
@@ -144,7 +146,7 @@ class Trainer:
         torch.manual_seed(self._config.seed * 1_000_003 + step)
         seconds = dict.fromkeys(STEP_PARTS, 0.0)
         with timed(seconds, "wait"):
-            entry = self._feed.take(step)
+            entry = self._take(step)
         if entry is None:
             return False
         with timed(seconds, "load"):
@@ -167,6 +169,18 @@ class Trainer:
         spent = {f"{part}_seconds": taken for part, taken in {**seconds, **self._updater.seconds}.items()}
         self._write_line(entry, table, {**asdict(figures), **spent, "wait_reasons": self._feed.waited})
         return True
+
+    def _take(self, step: int) -> LedgerEntry | None:
+        try:
+            return self._feed.take(step)
+        except LedgerMismatch as error:
+            if step > 1 or not self._checkpoints.broken:
+                raise
+            faults = "; ".join(self._checkpoints.broken)
+            raise DataError(
+                f"no checkpoint in {self._checkpoints.folder} is whole ({faults}), and the steps that they cover "
+                "cannot be replayed: bring one back, or start a new run in another folder"
+            ) from error
 
     def _flatten(self, entry: LedgerEntry, loaded: list[MiniBatch]) -> tuple[list[Samples], Floats]:
         version = entry.step - 1

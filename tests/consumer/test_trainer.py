@@ -17,7 +17,7 @@ from stream_rl.config import Config
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.trainer import run_trainer
-from stream_rl.errors import RecordsLost, TrainerSuperseded
+from stream_rl.errors import DataError, RecordsLost, TrainerSuperseded
 from stream_rl.sample import Group, WeightVersion
 
 DEADLINE = 120.0
@@ -164,6 +164,20 @@ def test_a_step_whose_records_are_lost_before_they_are_read_is_taken_again(
     assert asked[1] == asked[2] == asked[3]
     assert [line["step"] for line in run.lines()] == [1, 2, 3, 4, 5, 6]
     assert len({group for line in run.lines() for group in line["groups"]}) == run.snapshot().trained
+
+
+def test_without_a_whole_checkpoint_the_run_ends_with_what_is_wrong_with_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_before(monkeypatch, 5)
+    with run.rollouts():
+        with pytest.raises(Death):
+            run.train()
+        for manifest in run.config.folder.glob("checkpoints/step-*/manifest.json"):
+            manifest.unlink()
+        with pytest.raises(DataError, match=r"is whole \(step-000004: manifest.*step-000002: manifest"):
+            run.train()
+    assert run.snapshot().ledger_steps == 5
 
 
 def test_a_newer_trainer_supersedes_this_one(run: Run) -> None:
