@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from stream_rl.config import TrainerConfig
@@ -118,7 +119,11 @@ class Updater:
 
     @torch.no_grad()
     def _log_probs(self, model: Policy | None, passes: list[list[MicroBatch]]) -> list[list[Tensor | None]]:
-        return [[None if model is None else model(batch)[0] for batch in batches] for batches in passes]
+        found = [[None if model is None else model(batch)[0] for batch in batches] for batches in passes]
+        if isinstance(model, FSDPModule):
+            # Without a backward pass the root's weights stay whole, which is memory that training can have.
+            model.reshard()
+        return found
 
     def _penalised(
         self, samples: Samples, batches: list[MicroBatch], references: list[Tensor | None]

@@ -121,7 +121,7 @@ def test_a_checkpoint_beyond_the_ledger_is_removed(updater: Updater, tmp_path: P
 
 def test_without_a_checkpoint_nothing_is_loaded(updater: Updater, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, kept=3)
-    before = dict(full_tensors(updater.policy, torch.float32))
+    before = {name: value.clone() for name, value in full_tensors(updater.policy, torch.float32)}
     assert checkpoints.load_newest(updater.policy, updater.optimizer, at_most=9) == 0
     for name, value in full_tensors(updater.policy, torch.float32):
         torch.testing.assert_close(value, before[name], atol=0, rtol=0)

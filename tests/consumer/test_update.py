@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 import slow_reference
 import torch
+from torch.distributed.tensor import DTensor
 from trajectories import ragged_groups, sample_of, turn
-from updating import AGGREGATIONS, assert_same, make_updater, step
+from updating import AGGREGATIONS, CPU, assert_same, make_updater, step
 
+from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer import head
 from stream_rl.consumer.batching import flatten
+from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import full_tensors
+from stream_rl.consumer.update import Updater
 from stream_rl.errors import TrainingError
 from stream_rl.sample import Group
 
@@ -43,7 +47,7 @@ def test_a_chunked_head_changes_nothing(model_path: Path, monkeypatch: pytest.Mo
 
 def test_a_step_without_fresh_tokens_moves_nothing(model_path: Path) -> None:
     updater = make_updater(model_path)
-    before = dict(full_tensors(updater.policy, torch.float32))
+    before = {name: value.clone() for name, value in full_tensors(updater.policy, torch.float32)}
     figures, (gradients,), _ = step(updater, ragged_groups(2, newest=3), max_staleness=1)
     assert math.isnan(figures.loss)
     assert figures.grad_norm == 0.0
@@ -56,11 +60,18 @@ def test_an_update_that_would_ruin_the_weights_is_not_made_but_named(model_path:
     updater = make_updater(model_path)
     groups = ragged_groups(2)
     groups[0].samples[0].turns[0].log_probs[0] = -200.0  # an engine's fault: the ratio is infinite
-    before = dict(full_tensors(updater.policy, torch.float32))
+    before = {name: value.clone() for name, value in full_tensors(updater.policy, torch.float32)}
     with pytest.raises(TrainingError, match=r"step 10 would make the weights NaN, .*trainer.learning_rate"):
         step(updater, groups, max_staleness=9)
     for name, value in full_tensors(updater.policy, torch.float32):
         torch.testing.assert_close(value, before[name], atol=0, rtol=0)
+
+
+def test_a_reference_is_in_shards_while_the_policy_trains(model_path: Path) -> None:
+    policy, reference = (load_policy(ModelConfig(path=str(model_path)), CPU) for _ in range(2))
+    updater = Updater(policy, TrainerConfig(kl_coefficient=0.1), CPU, reference)
+    updater.step([flatten(ragged_groups(1), trainer_version=9, max_staleness=4)], 1)
+    assert all(isinstance(value, DTensor) for value in reference.parameters())
 
 
 def test_gradients_are_clipped_to_the_global_norm(model_path: Path) -> None:
