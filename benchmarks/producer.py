@@ -1,7 +1,8 @@
 """What a turn costs a producer: live episodes against FakeEngineServer answering at once, beside a bare client loop.
 
-The engine and the Valkey are processes of their own, so the CPU is the producer's alone. Contenders are interleaved,
-round by round, for each number of live samples; the table has medians.
+The engine and the Valkey are processes of their own, so the CPU is the producer's alone; the loop is the one that Ray
+gives a producer, uvloop's. Contenders are interleaved, round by round, for each number of live samples; the table has
+medians.
 
     python benchmarks/producer.py            1, 64 and 1,024 live samples, minutes
     python benchmarks/producer.py --quick    fewer of them, under a minute
@@ -11,7 +12,6 @@ round by round, for each number of live samples; the table has medians.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import multiprocessing
 import statistics
@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from measures import bars, command_line, episodes, observation
 from measures.bars import Bar
 from measures.episodes import TURNS, Figures, TimedFleet
@@ -42,7 +43,7 @@ Rounds = dict[str, list[Figures]]
 
 def serve(tokens: int, ready: Connection) -> None:
     """Runs the engine until the process is ended."""
-    asyncio.run(episodes.serve(tokens, ready.send))
+    uvloop.run(episodes.serve(tokens, ready.send))
 
 
 class Benchmark:
@@ -157,7 +158,7 @@ def measure(args: argparse.Namespace) -> tuple[dict[int, Rounds], float]:
     try:
         with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder) / "valkey") as valkey:
             benchmark = Benchmark(args, Path(folder), here.recv(), valkey.url)
-            return asyncio.run(benchmark.run()), 0.0 if args.observability else benchmark.growth
+            return uvloop.run(benchmark.run()), 0.0 if args.observability else benchmark.growth
     finally:
         engine.terminate()
         engine.join(10)

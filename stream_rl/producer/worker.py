@@ -45,6 +45,8 @@ HEARTBEAT_SECONDS = 1.0
 """Longest time between two heartbeats: by them a producer hears of a live change of `producer.concurrency`."""
 REFRESH_SECONDS = 1.0
 REFRESH_SECONDS_WITHOUT_ENGINE = 0.1
+COLLECT_AFTER = (20_000, 20, 100)
+"""When the garbage collector looks, as `gc.set_threshold` has it."""
 
 
 async def run_producer(config: Config, *, producer_id: str, buffer_url: str, stop: asyncio.Event) -> None:
@@ -80,12 +82,14 @@ async def run_producer(config: Config, *, producer_id: str, buffer_url: str, sto
 
 
 def forget_garbage() -> None:
-    """Takes all that is loaded out of the garbage collector's sight: it stays as long as the process does.
+    """Takes all that is loaded out of the garbage collector's sight, as it stays, and has it look more rarely.
 
-    The collector would go through it again and again, as episodes make objects: a third of what a request costs.
+    The collector would go through what is loaded again and again, and then, with nothing old left to weigh new objects
+    against, through all live samples: a third of what a request costs, and as much once more.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _turn_log(config: Config, producer_id: str) -> JsonLines | None:
