@@ -46,7 +46,7 @@ from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import WeightFolders
 from stream_rl.engine.publish import WeightPublisher
 from stream_rl.engine.publish_group import GroupPublisher, checkpoint_shapes
-from stream_rl.errors import DataError, LedgerMismatch
+from stream_rl.errors import ConfigError, DataError, LedgerMismatch
 from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.run_folder import STEP_PARTS
 from stream_rl.metrics.turn_log import JsonLines
@@ -66,7 +66,7 @@ def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str,
         buffer_url: where the run's Redis is.
 
     Raises:
-        UserError: the model cannot be loaded, or no checkpoint is whole.
+        UserError: the model cannot be loaded, no checkpoint is whole, or the run has more steps than it should.
         NoTrainableBatch, TrainerSuperseded, BufferUnavailable: as their docstrings say. A rank that raises ends the
             others: their next collective raises.
         TrainingError: the weights would become NaN, or a checkpoint could not be written.
@@ -134,6 +134,8 @@ class Trainer:
     def _resume(self) -> int:
         claim = self._feed.claim()
         self._incarnation, self._level = claim.incarnation, claim.ledger_steps
+        if (steps := self._config.trainer.steps) < self._level:
+            raise ConfigError(f"trainer.steps={steps} is less than the {self._level} steps that the run has: raise it")
         step = self._checkpoints.load_newest(self._updater.policy, self._updater.optimizer, at_most=self._level)
         self._saved = step
         logger.info("incarnation %d goes on from step %d; the ledger has %d", self._incarnation, step, self._level)

@@ -17,7 +17,7 @@ from stream_rl.config import Config
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.trainer import run_trainer
-from stream_rl.errors import DataError, RecordsLost, TrainerSuperseded
+from stream_rl.errors import ConfigError, DataError, RecordsLost, TrainerSuperseded
 from stream_rl.sample import Group, WeightVersion
 
 DEADLINE = 120.0
@@ -178,6 +178,17 @@ def test_without_a_whole_checkpoint_the_run_ends_with_what_is_wrong_with_them(
         with pytest.raises(DataError, match=r"is whole \(step-000004: manifest.*step-000002: manifest"):
             run.train()
     assert run.snapshot().ledger_steps == 5
+
+
+def test_fewer_steps_than_the_run_has_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    die_before(monkeypatch, 5)
+    with run.rollouts(), pytest.raises(Death):
+        run.train()
+    tree = run.config.model_dump()
+    tree["trainer"]["steps"] = 3
+    fewer = Run(Config.parse(tree), run.url, run.starts)
+    with pytest.raises(ConfigError, match=r"trainer.steps=3 is less than the 5 steps that the run has"):
+        fewer.train()
 
 
 def test_a_newer_trainer_supersedes_this_one(run: Run) -> None:
