@@ -48,7 +48,7 @@ class Publication:
         self._version: WeightVersion | None = None
 
     def recover(self) -> None:
-        """Frees engines from an update that an earlier trainer left half done."""
+        """Frees engines from what an earlier trainer left; those in the middle of an update are put out."""
         if dist.get_rank() == 0:
             self._runner.run(self._recover())
 
@@ -125,6 +125,8 @@ class Publication:
 
     async def _recover(self) -> None:
         engines = await self._buffer.engines()
-        for update in await self._publisher.recover((engine.engine_id, engine.url) for engine in engines):
+        updates = await self._publisher.recover((engine.engine_id, engine.url) for engine in engines)
+        for engine, update in zip(engines, updates, strict=True):
             if not update.ok:
-                logger.warning("engine %s could not be put in order: %s", update.engine_id, update.error)
+                logger.warning("engine %s could not be put in order: %s", engine.engine_id, update.error)
+                await self._quarantine(engine)

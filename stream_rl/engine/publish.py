@@ -1,6 +1,6 @@
 """New weights for every engine, while their requests wait half done.
 
-    pause ─► load version T ─► flush ─► continue ─► does it say T?        all engines at once, one deadline
+    pause ─► load version T ─► flush ─► does it say T? ─► continue        all engines at once, one deadline
 
     retract    requests wait, and everything is prefilled again by the new weights: no token is ever computed from a
                cache of older ones. The default
@@ -10,7 +10,8 @@
                prefixes apart by group (`extra_key`), and an engine that overlaps batches, whose stamps are off by one
                token, is refused
 
-An engine that fails is reported and the others go on; whoever publishes keeps it from serving.
+An engine that fails is reported and the others go on; whoever publishes keeps it from serving. It stays paused: its
+weights may be half changed, and no token may come of them under the older version's name.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from stream_rl.errors import EngineError, EngineRejected, WeightUpdateFailed
 from stream_rl.metrics import catalog
 from stream_rl.sample import WeightVersion
 
-__all__ = ["GROUP", "EngineUpdate", "WeightPublisher", "confirm", "count", "failure", "resume", "unless_absent"]
+__all__ = ["GROUP", "EngineUpdate", "WeightPublisher", "close_update", "count", "failure", "resume", "unless_absent"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,12 +77,9 @@ class WeightPublisher:
         """
 
         async def load(client: EngineClient) -> None:
-            try:
-                await self.pause(client)
-                await client.update_weights_from_disk(path, version, flush=self.flushes, timeout=self.timeout)
-            finally:
-                await client.continue_(timeout=RESUME_SECONDS)
-            await confirm(client, version)
+            await self.pause(client)
+            await client.update_weights_from_disk(path, version, flush=self.flushes, timeout=self.timeout)
+            await resume(client, version)
 
         updates = await self._on_each(engines, load)
         count(updates)
@@ -97,12 +95,16 @@ class WeightPublisher:
         await client.pause(self._pause_mode, timeout=self.timeout)
 
     async def recover(self, engines: Iterable[tuple[str, str]]) -> list[EngineUpdate]:
-        """Puts in order what a trainer that died in the middle of an update left behind: a group, an open bracket, a
-        pause. Harmless on an engine that is in order."""
+        """Puts in order what a trainer that died left behind: a group, a pause. Harmless on an engine that is in order.
+
+        One that was left in the middle of an update has failed, and stays paused.
+        """
 
         async def tidy(client: EngineClient) -> None:
             await unless_absent(client.destroy_weights_group(GROUP, timeout=self.timeout))
-            await resume(client)
+            if await close_update(client):
+                raise WeightUpdateFailed(f"engine {client.url} was left in the middle of an update")
+            await client.continue_(timeout=RESUME_SECONDS)
 
         return await self._on_each(engines, tidy)
 
@@ -147,17 +149,21 @@ def count(updates: Iterable[EngineUpdate]) -> None:
             catalog.PUBLISH_SECONDS.observe(update.seconds, engine=update.engine_id)
 
 
-async def confirm(client: EngineClient, version: WeightVersion) -> None:
-    """Raises WeightUpdateFailed when the engine does not say that it serves `version`."""
+async def resume(client: EngineClient, version: WeightVersion) -> None:
+    """Lets generation go on. Raises WeightUpdateFailed, before it does, when the engine does not say `version`."""
     served = await client.weight_version()
     if served != version:
         raise WeightUpdateFailed(f"engine {client.url} serves version {served} after an update to {version}")
-
-
-async def resume(client: EngineClient) -> None:
-    """Closes an open bracket, if there is one, and lets generation go on."""
-    await unless_absent(client.end_weight_update(timeout=RESUME_SECONDS))
     await client.continue_(timeout=RESUME_SECONDS)
+
+
+async def close_update(client: EngineClient) -> bool:
+    """Closes an update that is open. Whether one was: then the weights may be half changed."""
+    try:
+        await client.end_weight_update(timeout=RESUME_SECONDS)
+    except EngineRejected:
+        return False
+    return True
 
 
 async def unless_absent(undo: Awaitable[None]) -> None:

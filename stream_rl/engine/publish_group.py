@@ -5,7 +5,7 @@
 
 An engine takes unknown names in silence, misses absent ones, and breaks on a wrong shape: so names and shapes are
 compared with the checkpoint's before anything is sent. A fault in the middle may leave every engine of the group half
-changed: then the group is formed anew of those that still answer, and all of it is sent once more.
+changed: all stay paused, the group is formed anew of those that still answer, and all of it is sent again.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from stream_rl.engine.publish import (
     GROUP,
     EngineUpdate,
     WeightPublisher,
-    confirm,
+    close_update,
     count,
     failure,
     resume,
     unless_absent,
 )
-from stream_rl.errors import WeightUpdateFailed
+from stream_rl.errors import EngineRejected, WeightUpdateFailed
 from stream_rl.sample import WeightVersion
 
 __all__ = ["GroupPublisher", "WeightSender", "buckets", "check_names", "checkpoint_shapes"]
 
 BUCKET_BYTES = 256 * 2**20
-ROUNDS = 2
+ROUNDS = 3
+"""How often all of it is sent: the second time without engines that do not answer, then without those at fault, too."""
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -89,40 +90,54 @@ class GroupPublisher:
         """
         check_names(self._sender.tensors, self._shapes)
         started = time.monotonic()
-        waiting = dict(engines)
-        updates = {engine_id: EngineUpdate(engine_id, 0.0) for engine_id in waiting}
-        for _ in range(ROUNDS):
-            errors = await self._send(waiting, version)
-            seconds = time.monotonic() - started
-            for engine_id in waiting:
-                updates[engine_id] = EngineUpdate(engine_id, seconds, errors.get(engine_id))
-            if not errors:
+        waiting = places = dict(engines)
+        errors: dict[str, str | None] = {}
+        for number in range(ROUNDS):
+            faults = await self._send(waiting, version)
+            if not faults:
+                errors |= dict.fromkeys(waiting) | await self._on_each(waiting, lambda c, _rank: self._end(c, version))
                 break
+            missed = f"the update of another engine failed: {next(iter(faults.values()))}"
+            errors |= dict.fromkeys(waiting, missed) | faults
             await self._dissolve(waiting)
-            silent = await self._on_each(waiting, lambda client, _rank: _answers(client))
-            waiting = {engine_id: url for engine_id, url in waiting.items() if engine_id not in silent}
+            waiting = await self._still_good(waiting, faults if number else {})
             if not waiting:
                 break
-        count(updates.values())
-        return list(updates.values())
+        seconds = time.monotonic() - started
+        updates = [EngineUpdate(engine_id, seconds, errors[engine_id]) for engine_id in places]
+        count(updates)
+        return updates
 
     async def close(self) -> None:
         """Leaves the group."""
         await self._dissolve(self._members)
 
+    async def _still_good(self, engines: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, str]:
+        """Those that answer; without those at fault, unless all are, perhaps on one's account."""
+        silent = await self._on_each(engines, lambda client, _rank: _answers(client))
+        lost = silent.keys() | (faults.keys() if faults.keys() < engines.keys() else ())
+        return {engine_id: url for engine_id, url in engines.items() if engine_id not in lost}
+
     async def _send(self, engines: dict[str, str], version: WeightVersion) -> dict[str, str]:
-        """One round. Returns why it failed, by engine; a fault of the sender's is every engine's."""
+        """One round; all stay paused. Returns why it failed, by engine; a fault of the sender's is every engine's."""
         if self._members != engines and (errors := await self._form(engines)):
             return errors
         errors = await self._on_each(engines, lambda client, _rank: self._open(client))
         for start, end in buckets(self._sender.tensors, BUCKET_BYTES):
             errors = errors or await self._send_bucket(engines, start, end, version)
-        errors = await self._on_each(engines, lambda client, _rank: resume(client)) | errors
-        return errors or await self._on_each(engines, lambda client, _rank: confirm(client, version))
+        return errors
 
     async def _open(self, client: EngineClient) -> None:
         await self._publisher.pause(client)
-        await client.begin_weight_update()
+        try:
+            await client.begin_weight_update()
+        except EngineRejected:  # an attempt before this one has left it open
+            await close_update(client)
+            await client.begin_weight_update()
+
+    async def _end(self, client: EngineClient, version: WeightVersion) -> None:
+        await close_update(client)
+        await resume(client, version)
 
     async def _send_bucket(
         self, engines: Mapping[str, str], start: int, end: int, version: WeightVersion

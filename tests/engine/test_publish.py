@@ -73,7 +73,7 @@ async def test_an_engine_that_fails_is_reported_and_the_others_go_on(
     assert broken.error
     assert fine.ok
     assert engines[1].version == "7.1"
-    assert not any(engine.paused for engine in engines)
+    assert [engine.paused for engine in engines] == [fault != "dead", False]
 
 
 async def test_an_engine_that_says_another_version_has_failed(
@@ -84,6 +84,7 @@ async def test_an_engine_that_says_another_version_has_failed(
     assert broken.error is not None
     assert "serves version 0 after an update to 7.1" in broken.error
     assert fine.ok
+    assert engines[0].paused
 
 
 async def test_requests_wait_through_an_update_and_finish(
@@ -140,10 +141,20 @@ async def test_what_a_dead_trainer_left_is_put_in_order(
             GROUP, address="127.0.0.1", port=1, rank=1, world_size=2, backend="gloo", timeout=5.0
         )
         await client.pause()
+        assert [update.ok for update in await publisher.recover(named(engines))] == [True, True]
+        assert not engines[0].paused
+        await client.generate(prompt, SamplingParams(1))
+
+
+async def test_an_engine_left_in_the_middle_of_an_update_stays_paused_until_the_next(
+    engines: list[FakeEngineServer], publisher: WeightPublisher
+) -> None:
+    async with EngineClient(engines[0].url, vocab_size=32) as client:
+        await client.pause()
         await client.begin_weight_update()
         left, orderly = await publisher.recover(named(engines))
-        assert left.ok
+        assert left.error is not None
+        assert "in the middle of an update" in left.error
         assert orderly.ok
-        assert not engines[0].paused
+        assert engines[0].paused
         await client.begin_weight_update()
-        await client.generate(prompt, SamplingParams(1))

@@ -148,13 +148,36 @@ async def test_a_broken_group_is_formed_anew(
     assert sender.log.count("listen 3") == 2
 
 
-async def test_what_stays_broken_fails_everywhere_and_leaves_no_engine_paused(
+async def test_what_stays_broken_fails_everywhere_and_no_token_comes_of_half_changed_weights(
     group: GroupPublisher, sender: FakeSender, engines: list[FakeEngineServer]
 ) -> None:
     sender.broken_broadcasts = 9
     updates = await group.publish(named(engines), WeightVersion(1))
     assert [update.error for update in updates] == ["the group is broken"] * 2
+    assert all(engine.paused for engine in engines)
+    sender.broken_broadcasts = 0
+    assert all(update.ok for update in await group.publish(named(engines), WeightVersion(2)))
     assert not any(engine.paused for engine in engines)
+
+
+async def test_between_two_attempts_every_engine_stays_paused(
+    group: GroupPublisher, sender: FakeSender, engines: list[FakeEngineServer]
+) -> None:
+    sender.broken_broadcasts = 1
+    await group.publish(named(engines), WeightVersion(1))
+    paths = [path for path, _ in engines[0].calls]
+    assert paths.count("/update_weights_from_distributed") == 2
+    assert paths.count("/continue_generation") == 1
+
+
+async def test_an_engine_that_cannot_begin_is_left_out_and_the_others_are_not_taken_for_updated(
+    group: GroupPublisher, engines: list[FakeEngineServer]
+) -> None:
+    engines[0].fail("/begin_weight_update", "500", "500", "500")
+    refused, other = await group.publish(named(engines), WeightVersion(1))
+    assert not refused.ok
+    assert other.ok
+    assert [engine.version for engine in engines] == ["0", "1"]
 
 
 async def test_wrong_names_are_found_before_anything_is_sent(

@@ -73,8 +73,10 @@ async def test_a_trainers_death_in_an_update_is_survived_and_the_next_one_publis
     places = [("engine-0", left_by_a_dead_trainer.url)]
     async with EngineClient(left_by_a_dead_trainer.url, vocab_size=32) as client:
         assert not await client.ready()
-        (recovered,) = await publisher.recover(places)
-        assert recovered.ok, recovered.error
+        (left,) = await publisher.recover(places)
+        assert left.error is not None
+        assert "in the middle of an update" in left.error
+        assert not await client.ready()
 
         sender = GroupSender(torch.device("cpu"), address="127.0.0.1", timeout=30.0)
         sender.set_weights(load_file(tmp_path / "model.safetensors"))
