@@ -53,7 +53,8 @@ class Trl(Learner):
         """A step of one update, its gradient accumulated over micro-batches."""
         total = 0.0
         for inputs in self._micro_batches(groups):
-            loss = self._trainer._compute_loss(self._model, inputs)
+            with self._trainer.compute_loss_context_manager():  # of the precision that was asked for
+                loss = self._trainer._compute_loss(self._model, inputs)
             loss.backward()
             total += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)

@@ -11,7 +11,10 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A claim: the median of `measured`, one figure a round, is at least `least` and at most `most`."""
+    """A claim: the median of `measured`, one figure a round, is at least `least` and at most `most`.
+
+    Without either it is a figure that nothing is asked of.
+    """
 
     claim: str
     measured: Sequence[float]
@@ -31,7 +34,8 @@ class Bar:
     @property
     def asked(self) -> str:
         """The bar as text."""
-        return f">= {self.least:g}" if self.most == float("inf") else f"<= {self.most:g}"
+        sides = [f">= {self.least:g}"] * (self.least > 0.0) + [f"<= {self.most:g}"] * (self.most < float("inf"))
+        return ", ".join(sides)
 
 
 def ratios(ours: Sequence[float], others: Sequence[float]) -> list[float]:
@@ -44,7 +48,8 @@ def table(bars: Sequence[Bar]) -> Table:
     shown = Table("bar", "asked", "median", "rounds", "held", title="Bars: paired medians of this run")
     for bar in bars:
         spread = f"{min(bar.measured):.2f} to {max(bar.measured):.2f}"
-        shown.add_row(bar.claim, bar.asked, f"{bar.median:.2f}", spread, "yes" if bar.held else "NO")
+        held = ("yes" if bar.held else "NO") if bar.asked else ""
+        shown.add_row(bar.claim, bar.asked, f"{bar.median:.2f}", spread, held)
     return shown
 
 
