@@ -74,7 +74,7 @@ class SharedEngine(FakeEngineServer):
         self._wait()
 
     async def _decode(self, asked: FakeRequest) -> None:
-        session, context = asked.rid.rpartition("/")[0], len(asked.prompt)
+        session, context = asked.rid.rstrip("/").rpartition("/")[0], len(asked.prompt)  # SESSION/TURN.ATTEMPT/
         tokens = min(wanted(asked.prompt), asked.max_new_tokens)
         known, cached_at = self._cached.get(session, (0, -1))
         ended = asyncio.get_running_loop().create_future()
