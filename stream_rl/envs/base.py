@@ -111,9 +111,9 @@ def format_observation(observation: Observation) -> Message:
     """
     role = observation.get("role", "user")
     text = str(observation.get("obs_str", ""))
-    data = observation.get("multi_modal_data") or {}
+    data = {} if _is_nothing(given := observation.get("multi_modal_data")) else given
     if not isinstance(data, Mapping) or not data.keys() <= set(IMAGES):
-        raise ImageError(f"multi_modal_data may have images, a list under 'image' or 'images', not {data!r:.80}")
+        raise ImageError(f"multi_modal_data may have images, a list under 'image' or 'images', not {given!r:.80}")
     images = [image for name in IMAGES for image in _listed(data.get(name))]
     if not images:
         return {"role": role, "content": text}
@@ -174,7 +174,14 @@ def _is_part(part: object) -> bool:
 
 def is_empty(observation: Observation | None) -> bool:
     """Whether there is nothing to show to the model."""
-    return not observation or not (observation.get("obs_str") or observation.get("multi_modal_data"))
+    return not observation or not (observation.get("obs_str") or not _is_nothing(observation.get("multi_modal_data")))
+
+
+def _is_nothing(data: Any) -> bool:
+    """Whether there is no image in what `multi_modal_data` holds: none, an empty list, or a mapping of such."""
+    if isinstance(data, Mapping):
+        return all(map(_is_nothing, data.values()))
+    return data is None or (isinstance(data, list | tuple | str) and not data)
 
 
 def resume_class(env: object) -> ResumeClass:

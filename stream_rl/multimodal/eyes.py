@@ -21,7 +21,7 @@ from stream_rl.config import MultimodalConfig
 from stream_rl.errors import ImageError
 from stream_rl.multimodal.family import Family
 from stream_rl.multimodal.picture import Picture
-from stream_rl.multimodal.reading import LONGEST_PATH, read_image
+from stream_rl.multimodal.reading import LONGEST_PATH, held, read_image
 from stream_rl.multimodal.recent import Recent
 from stream_rl.sample import Int32
 
@@ -123,17 +123,23 @@ def _given(part: Mapping[str, Any]) -> Any:
 
 def _key(given: Any) -> bytes | None:
     """Equal for equal images; None for what is not in memory yet, and for a file that is not there."""
-    if isinstance(given, Mapping):
-        given = given.get("bytes") or given.get("path")
+    given = held(given)
     if isinstance(given, bytes):
         return _hash("bytes", given)
     if isinstance(given, np.ndarray):
         return _hash(f"array {given.dtype} {given.shape}", given.tobytes())
     if type(given) is Image.Image:  # a subclass reads its file when it is looked at
-        return _hash(f"image {given.mode} {given.size} {given.getpalette()} {given.info}", given.tobytes())
+        return _key_of_image(given)
     if isinstance(given, str) and len(given) > LONGEST_PATH:
-        return _hash("text", given.encode())
+        return _hash("text", given.encode(errors="surrogatepass"))
     return _key_of_file(given) if isinstance(given, str | Path) else None
+
+
+def _key_of_image(image: Image.Image) -> bytes | None:
+    try:
+        return _hash(f"image {image.mode} {image.size} {image.getpalette()} {image.info}", image.tobytes())
+    except ValueError:  # it was closed, which reading it says
+        return None
 
 
 def _key_of_file(path: str | Path) -> bytes | None:
@@ -141,10 +147,11 @@ def _key_of_file(path: str | Path) -> bytes | None:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
-    return _hash("file", f"{path} {found.st_ino} {found.st_size} {found.st_mtime_ns}".encode())
+    about = f"{path} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+    return _hash("file", about.encode(errors="surrogatepass"))
 
 
 def _hash(kind: str, content: bytes) -> bytes:
-    whole = hashlib.blake2b(kind.encode() + b"\n", digest_size=16)
+    whole = hashlib.blake2b(kind.encode(errors="surrogatepass") + b"\n", digest_size=16)
     whole.update(content)
     return whole.digest()

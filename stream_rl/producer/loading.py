@@ -29,6 +29,7 @@ from stream_rl.errors import (
     ModelError,
 )
 from stream_rl.multimodal import Encoded
+from stream_rl.multimodal.eyes import has_images
 from stream_rl.producer.agent_session import AgentSession
 from stream_rl.producer.chat import ChatEncoder, load_chat_encoder
 from stream_rl.producer.chat_probe import probe
@@ -96,14 +97,19 @@ class Rollout:
         Raises:
             DataError: no room is left for a response within `rollout.max_context_len`.
             ModelError: the chat template refuses the messages.
-            ImageError: an image cannot be read.
+            ImageError: an image cannot be read; the message names the dataset's row that shows images.
         """
         if isinstance(first_observation, Encoded):
             shown = first_observation
         elif isinstance(first_observation, np.ndarray):
             shown = Encoded(first_observation)
         else:
-            shown = await self.chat.show_prompt([*row.messages(self.config.data.system_prompt), *first_observation])
+            try:
+                shown = await self.chat.show_prompt([*row.messages(self.config.data.system_prompt), *first_observation])
+            except ImageError as error:
+                if not _is_pictured(row):
+                    raise
+                raise ImageError(f"row {row.number} of data.path: {error}") from error
         if (length := len(shown.tokens)) >= (limit := self.config.rollout.max_context_len):
             raise DataError(
                 f"a prompt of {length} tokens leaves no room within rollout.max_context_len={limit}: "
@@ -211,7 +217,7 @@ async def check_rollout(config: Config) -> None:
             try:
                 await rollout.show_prompt(long)
             except ImageError as error:
-                raise DataError(f"row {long.number} of data.path: {error}") from error
+                raise DataError(str(error)) from error
 
 
 def _first_rows(prompts: PromptSource) -> list[PromptRow]:
@@ -240,8 +246,15 @@ async def _try(rollout: Rollout, row: PromptRow) -> None:
         observation, _ = await session.reset()
         await rollout.show_prompt(row, observation)
     except (EnvInfraError, EnvFatalError) as error:
+        if isinstance(error, ImageError) and _is_pictured(row):
+            raise DataError(str(error)) from error
         path, agent = rollout.config.environment.path, rollout.agents.find(row.metadata.get("agent_name"))
         what = f"environment.path={path!r}" if agent.make is None else f"agent loop {agent.name!r}"
         raise EnvironmentLoadError(f"{what} does not start: {error}") from error
     finally:
         await session.close()
+
+
+def _is_pictured(row: PromptRow) -> bool:
+    """Whether a dataset's row shows images, so that what is wrong with one is likely its own."""
+    return row.number is not None and has_images(row.messages())

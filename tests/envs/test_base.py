@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stream_rl.envs.base import BaseInteractionEnv, ResumeClass, format_observation, is_empty, resume_class
@@ -61,3 +62,19 @@ def test_nothing_to_show_is_empty():
     assert is_empty(None)
     assert is_empty({"obs_str": ""})
     assert not is_empty({"multi_modal_data": {"images": ["a"]}})
+
+
+@pytest.mark.parametrize("data", [None, {}, [], {"image": []}, {"image": None}, {"images": (), "image": []}])
+def test_no_images_are_nothing_to_show(data):
+    assert is_empty({"multi_modal_data": data})
+    assert format_observation({"obs_str": "look", "multi_modal_data": data}) == {"role": "user", "content": "look"}
+
+
+def test_an_array_is_one_image_and_never_a_question_of_truth():
+    array = np.zeros((2, 2, 3), np.uint8)
+    for data in ({"image": array}, {"images": [array]}):
+        assert not is_empty({"multi_modal_data": data})
+        assert format_observation({"multi_modal_data": data})["content"][0]["image"] is array
+    assert not is_empty({"multi_modal_data": array})
+    with pytest.raises(ImageError, match="multi_modal_data may have images"):
+        format_observation({"multi_modal_data": array})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import numpy as np
 import pytest
@@ -86,6 +87,18 @@ class TestReading:
         with pytest.raises(ImageError, match="must be text or an image"):
             await sight.read([{"role": "user", "content": [part]}])
 
+    async def test_what_cannot_be_read_is_an_image_error_whatever_it_is(self, sight):
+        closed = image()
+        closed.close()
+        for given in (closed, "\ud800" * 2000, "é" * 2000, b"", {"bytes": np.zeros(3)}, {"bytes": None, "path": 7}):
+            with pytest.raises(ImageError):
+                await sight.picture(given)
+
+    async def test_the_same_image_twice_is_two_images_of_one_name(self, sight):
+        ((one, other),) = [(await sight.read([user(image(), "a", image())]))[1]]
+
+        assert one is other
+
     async def test_a_picture_has_the_name_that_the_buffer_gives_it(self, sight):
         (found,) = (await sight.read([user(image())]))[1]
 
@@ -108,6 +121,12 @@ class TestMemory:
         forms = [image(2, 4), image(4, 2), image(2, 4, "blue")]
 
         assert len({(await sight.picture(form)).name for form in forms}) == 3
+
+    async def test_a_file_whose_name_is_no_unicode_is_read(self, sight, tmp_path):
+        path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
+        image().save(path)
+
+        assert (await sight.picture(path)).tokens == 1
 
     async def test_a_file_that_changed_is_read_again(self, sight, tmp_path):
         image().save(tmp_path / "f.png")

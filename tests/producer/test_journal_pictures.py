@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,19 @@ async def test_an_image_that_redis_lost_is_put_again(open_buffer, config, server
         first.name: b"first",
         second.name: b"second",
     }
+
+
+async def test_the_same_image_twice_in_one_turn_is_kept_once(open_buffer, config):
+    buffer, (sample, *_) = await leased(open_buffer, config)
+    journal, picture = journal_of(buffer, sample), Picture.of(b"twice", 1)
+    twice = replace(turn(0, picture), images=(picture.name,) * 2, image_tokens=(1, 1))
+
+    await journal.commit([start([]), twice], None, [picture, picture])
+
+    await buffer.release([journal.lease])
+    again = next(one for one in await buffer.lease("p", GROUP) if one.lease.sample_id == sample.lease.sample_id)
+    assert again.turns[0].images == twice.images
+    assert await journal_of(buffer, again).pictures(twice.images) == {picture.name: b"twice"}
 
 
 async def test_a_sample_whose_image_is_gone_cannot_go_on_and_says_so(open_buffer, config):

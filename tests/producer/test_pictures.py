@@ -17,8 +17,9 @@ from transformers import AutoProcessor
 
 from stream_rl.buffer import codec
 from stream_rl.buffer.records import SampleStart
+from stream_rl.errors import DataError
 from stream_rl.models.tiny_vlm import FRAME, VLM_WORDS
-from stream_rl.producer.loading import Rollout, load_rollout
+from stream_rl.producer.loading import Rollout, check_rollout, load_rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.sample import Sample, Status, StopReason, image_name
 
@@ -46,12 +47,14 @@ def says(*words: str) -> ScriptedEngines:
     return ScriptedEngines(lambda _: next(script), end=END)
 
 
-async def played(rollout: Rollout, *, images: int = 1, cut: bool = False) -> tuple[Sample, RecordingJournal, Any]:
+async def played(
+    rollout: Rollout, *, cut: bool = False, row: PromptRow | None = None
+) -> tuple[Sample, RecordingJournal, Any]:
     engines = says(*["up"] * 2 * TURNS)
     if cut:
         engines.cuts = iter([1, None] * TURNS)
         engines.policy = lambda given: [END] if given[-1] == ID["up"] else [ID["up"], END]
-    sample, journal = await play(rollout, engines)
+    sample, journal = await play(rollout, engines, row=row)
     return sample, journal, engines
 
 
@@ -201,6 +204,60 @@ class TestBadImages:
         assert "is damaged" in detail or "no known format" in detail
         assert len(journal.turns) == 1
 
+    @pytest.mark.parametrize(
+        ("given", "reason"),
+        [
+            (b"", "an image of 0 bytes is of no known format"),
+            ("/nowhere/red.png", "cannot be read: No such file"),
+            ("https://example.org/red.png", "is not in multimodal.url_hosts"),
+            ("http://[", "is no URL"),
+            ("é" * 2000, "is no base64"),
+            (np.zeros((4, 6)), "must be uint8 (h, w, 3)"),
+            (np.zeros((2, 4, 6, 3), np.uint8), "must be uint8 (h, w, 3)"),
+            (Image.new("I;16", (4, 4)), "mode 'I;16' cannot be shown"),
+            (Image.new("RGB", (1, 10_000)), "the model's processor refuses an image of 1x10000 pixels"),
+            (Image.new("RGB", (5000, 5000)), "larger than multimodal.max_pixels"),
+            ({"path": None}, "cannot be read from a dict"),
+            (None, "must be text or an image"),
+            ([], "cannot be read from a list"),
+        ],
+        ids=lambda given: f"{given!a:.16}",
+    )
+    async def test_whatever_else_is_shown_fails_its_sample_by_name(self, seeing, monkeypatch, given, reason):
+        rollout = seeing()
+        monkeypatch.setattr(picture_env, "pictures", lambda *_: [given])
+
+        _, journal, _ = await played(rollout, row=PromptRow("where", "0 0"))
+
+        assert journal.failure[0] is StopReason.ENV_FAILURE
+        assert reason in journal.failure[1]
+
+    async def test_what_holds_no_images_shows_none_and_its_episode_goes_on(self, seeing):
+        sample, journal, _ = await played(seeing(args={"images": 0}))
+
+        assert (sample.images, sample.stop_reason, journal.failure) == ((), StopReason.MAX_TURNS, None)
+
+    async def test_the_same_image_twice_is_shown_twice_and_travels_once(self, seeing, monkeypatch):
+        rollout = seeing()
+        monkeypatch.setattr(picture_env, "pictures", lambda *_: [picture_env.picture(0)] * 2)
+
+        sample, journal, engines = await played(rollout, row=PromptRow("where", "0 0"))
+
+        assert len(sample.images) == 2 * (TURNS - 1)
+        assert len(set(sample.images)) == len(journal.kept) == 1
+        assert placeholders(engines.requests[-1][0]) == sum(sample.image_tokens)
+
+    @pytest.mark.parametrize(
+        "form", [np.asarray, lambda image: image.convert("CMYK"), lambda image: image.convert("LA")]
+    )
+    async def test_arrays_and_other_modes_are_shown(self, seeing, monkeypatch, form):
+        rollout = seeing()
+        monkeypatch.setattr(picture_env, "pictures", lambda *_: [form(picture_env.picture(0))])
+
+        sample, journal, _ = await played(rollout, row=PromptRow("where", "0 0"))
+
+        assert (len(sample.images), journal.failure) == (TURNS - 1, None)
+
     async def test_a_prompts_image_too_fails_its_sample_alone(self, seeing):
         row = PromptRow([{"role": "user", "content": [{"type": "image", "image": b"none"}]}], "0 0")
 
@@ -258,6 +315,17 @@ class TestDatasets:
         shown = await rollout.show_prompt(rollout.prompts.row(0))
 
         assert shown.names == (image_name((path.parent / "pictures" / "2.png").read_bytes()),)
+
+    async def test_an_image_that_cannot_be_read_names_its_row(self, seeing, rows):
+        path = rows({"prompt": "go", "label": "0 0", "images": ["pictures/9.png"]})
+        rollout = seeing(**{"data.path": str(path), "data.image_field": "images"})
+
+        _, journal = await play(rollout, says())
+
+        assert journal.failure[0] is StopReason.ENV_FAILURE
+        assert "row 1 of data.path: image '" in journal.failure[1]
+        with pytest.raises(DataError, match=r"^row 1 of data\.path: image '.*9\.png' cannot be read"):
+            await check_rollout(rollout.config)
 
     def test_another_number_of_marks_names_the_row(self, seeing, rows):
         path = rows({"prompt": "go <image> <image>", "images": ["pictures/0.png"]})
