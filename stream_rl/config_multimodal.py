@@ -28,3 +28,5 @@ class MultimodalConfig(Settings):
     """Pixel values that a trainer rank keeps in memory, for images that several samples or steps show."""
     store: Literal["recompute", "disk"] = "recompute"
     """Where else pixel values come from: made of the images again, or kept in the run folder's `pixels/`."""
+    store_mib: int = Field(32768, gt=0)
+    """With `store: disk`, what `pixels/` may hold; files that were used longest ago go first."""

@@ -18,6 +18,7 @@ from stream_rl.consumer.batching import Samples
 from stream_rl.consumer.collectives import all_max
 from stream_rl.consumer.micro_batch import MicroBatch, micro_batches, plan_passes
 from stream_rl.consumer.model import Policy
+from stream_rl.consumer.vision import NOT_SHOWN
 from stream_rl.errors import AttentionUnsupported, ModelError
 
 __all__ = ["check_log_probs", "settle_packing"]
@@ -86,8 +87,11 @@ def _trial(policy: Policy, *, packed: bool) -> MicroBatch:
     lengths, count = np.array(LENGTHS), sum(LENGTHS)
     vocabulary = policy.language_model.config.get_text_config().vocab_size
     generated = np.arange(count) != np.repeat(np.cumsum(lengths) - lengths, lengths)
+    tokens = (np.arange(count) * 7919 + 11) % vocabulary
+    if policy.sight is not None:  # nothing is shown here
+        tokens[np.isin(tokens, policy.sight.family.forbidden)] = NOT_SHOWN
     samples = Samples(
-        tokens=(np.arange(count) * 7919 + 11) % vocabulary, lengths=lengths, generated=generated,
+        tokens=tokens, lengths=lengths, generated=generated,
         lags=np.zeros(count, np.int32), carries_loss=generated, rollout_log_probs=np.zeros(count, np.float32),
         turns=generated - 1, temperatures=np.ones(len(lengths), np.float32), rewards=np.zeros(len(lengths)),
         turn_rewards=np.zeros((len(lengths), 1)), group_size=len(lengths),

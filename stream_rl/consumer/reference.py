@@ -21,7 +21,7 @@ def load_reference(config: Config, policy: Policy, device: torch.device) -> Poli
         device: where the shards live.
 
     Raises:
-        ModelError: there is no such model, or it has another vocabulary.
+        ModelError: there is no such model, it has another vocabulary, or it does not see what the policy sees.
     """
     if not config.trainer.kl_coefficient:
         return None
@@ -31,6 +31,12 @@ def load_reference(config: Config, policy: Policy, device: torch.device) -> Poli
         reference = load_policy(config.model.model_copy(update={"path": path}), device, placement)
     except ModelError as error:
         raise ModelError(f"cannot load trainer.reference_path={path!r}: {error}") from error
+    kind, its_kind = (str(model.language_model.config.model_type) for model in (policy, reference))
+    if policy.sight is not None and kind != its_kind:
+        raise ModelError(
+            f"trainer.reference_path={path!r} is a {its_kind}, which does not take images as model.path, a {kind}, "
+            f"does: name a {kind}"
+        )
     ours, theirs = (model.language_model.config.get_text_config().vocab_size for model in (policy, reference))
     if ours != theirs:
         raise ModelError(f"trainer.reference_path={path!r} has a vocabulary of {theirs}, model.path one of {ours}")

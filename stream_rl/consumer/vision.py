@@ -23,10 +23,11 @@ from transformers import PreTrainedModel
 
 from stream_rl.errors import ImageMismatch
 from stream_rl.multimodal.family import Family
-from stream_rl.multimodal.pixels import Pixels, merged
+from stream_rl.multimodal.pixel_files import Pixels
+from stream_rl.multimodal.pixels import merged
 from stream_rl.sample import Sample
 
-__all__ = ["ImageBatch", "Shown", "Sight", "shown_by"]
+__all__ = ["NOT_SHOWN", "ImageBatch", "Shown", "Sight", "shown_by"]
 
 Ints = NDArray[np.int64]
 
@@ -110,13 +111,19 @@ class Sight:
         self._blank = family.pixels([Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))])
 
     def arguments(self, tokens: Tensor, positions: Tensor, images: ImageBatch | None) -> dict[str, Any]:
-        """What the model is called with instead of tokens and positions (int64, of one shape)."""
+        """What the model is called with instead of tokens and positions (int64, of one shape).
+
+        Raises:
+            ImageMismatch: tokens that stand for images, without `images`: the model would not see what was shown.
+        """
         base: Any = self._model.base_model
         if images is not None and images.order:
             features = base.get_image_features(**images.pixels, return_dict=True)
             placed = {"input_ids": images.inputs, "mm_encoder_outputs": {"image": _in_order(features, images.order)}}
             return {**placed, "position_ids": images.positions}
-        inputs = self._without_placeholders(tokens) if images is None else images.inputs
+        if images is None:
+            self._refuse_placeholders(tokens)
+        inputs = tokens if images is None else images.inputs
         blank = {name: tensor.to(tokens.device) for name, tensor in self._blank.items()}
         nothing = _sum(base.get_image_features(**blank, return_dict=True)) * 0.0
         return {
@@ -124,9 +131,12 @@ class Sight:
             "position_ids": positions.expand(self.family.axes, *positions.shape),
         }
 
-    def _without_placeholders(self, tokens: Tensor) -> Tensor:
+    def _refuse_placeholders(self, tokens: Tensor) -> None:
         forbidden = torch.tensor(self.family.forbidden, device=tokens.device)
-        return tokens.masked_fill(torch.isin(tokens, forbidden), NOT_SHOWN)
+        if count := int(torch.isin(tokens, forbidden).sum()):
+            raise ImageMismatch(
+                f"{count} tokens of a pass stand for images, and it has none: Pictures.shown gives samples theirs"
+            )
 
 
 def shown_by(samples: Sequence[Sample], family: Family, pixels: Mapping[str, Pixels]) -> Shown:

@@ -2,32 +2,28 @@
 
     names ─► in memory ─► in the run's `pixels/` (multimodal.store=disk) ─► made of the image's bytes
 
-Memory is bounded, and what was used longest ago is given up. Pixel values cost some ten times the image's bytes, so
-they are never in the buffer.
+Memory and folder are bounded, and what was used longest ago is given up. Pixel values cost some ten times the image's
+bytes, so they are never in the buffer.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stream_rl.config import MultimodalConfig
 from stream_rl.errors import ImageError
 from stream_rl.multimodal.family import Family
+from stream_rl.multimodal.pixel_files import PixelFiles, Pixels
 from stream_rl.multimodal.reading import rgb
 from stream_rl.multimodal.recent import Recent
 
-__all__ = ["Load", "Pixels", "Processed", "merged"]
+__all__ = ["Load", "Processed", "merged"]
 
-Pixels = Mapping[str, Tensor]
-"""One image's tensors, by the names that the model's forward pass knows; each is joined over images on axis 0."""
 Load = Callable[[Sequence[str]], Mapping[str, bytes]]
 
 
@@ -42,46 +38,37 @@ class Processed:
 
     def __init__(self, family: Family, settings: MultimodalConfig, folder: Path) -> None:
         self.family = family
-        self._folder = folder if settings.store == "disk" else None
+        self._files = PixelFiles(folder, settings.store_mib * 2**20) if settings.store == "disk" else None
         self._kept: Recent[str, Pixels] = Recent(settings.trainer_cache_mib * 2**20, _bytes)
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
 
     def of(self, names: Sequence[str], load: Load) -> dict[str, Pixels]:
         """The pixels of each name; `load` is asked once, for the images that are nowhere else.
 
         Raises:
             ImageError: an image's bytes are none that the model's processor takes.
+            TrainingError: pixels cannot be written.
         """
         wanted = dict.fromkeys(names)
         found = {name: pixels for name in wanted if (pixels := self._known(name)) is not None}
         if new := [name for name in wanted if name not in found]:
             for name, data in load(new).items():
                 found[name] = self._process(name, data)
-                self._write(name, found[name])
+                if self._files is not None:
+                    self._files.put(name, found[name])
         for name, pixels in found.items():
             self._kept.keep(name, pixels)
         return found
 
     def _known(self, name: str) -> Pixels | None:
-        if (pixels := self._kept.get(name)) is not None or self._folder is None:
+        if (pixels := self._kept.get(name)) is not None or self._files is None:
             return pixels
-        try:
-            return load_file(self._folder / f"{name}.safetensors")
-        except (OSError, SafetensorError):  # not there, or a torn file of a machine that lost power: made again
-            return None
+        return self._files.get(name)
 
     def _process(self, name: str, data: bytes) -> Pixels:
         try:
             return self.family.pixels([rgb(data)])
-        except (OSError, SyntaxError, ValueError) as error:
-            raise ImageError(f"image {name} cannot be processed: {error}") from error
-
-    def _write(self, name: str, pixels: Pixels) -> None:
-        if self._folder is not None:
-            partial = self._folder / f".{name}.{os.getpid()}"
-            save_file(dict(pixels), partial)
-            partial.rename(self._folder / f"{name}.safetensors")
+        except Exception as error:  # readers of damaged files raise anything
+            raise ImageError(f"image {name} cannot be processed: {error or type(error).__name__}") from error
 
 
 def merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
 from pictured import Frames, pictured_groups
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 from trainer_runs import CPU, Run
@@ -54,16 +56,22 @@ async def play(buffer: TrajectoryBuffer, samples: list[Sample], frames: Frames) 
     await buffer.engine_left("engine-0")
 
 
+def black(data: bytes) -> bytes:
+    """An image of the same size that shows nothing."""
+    file = io.BytesIO()
+    Image.new("RGB", Image.open(io.BytesIO(data)).size).save(file, "PNG")
+    return file.getvalue()
+
+
 def by_hand(run: Run, groups: list[Group], frames: Frames, folder: Path, *, sees: bool) -> dict[str, Tensor]:
-    """The weights after the same step without a trainer, with the images or without a look at them."""
+    """The weights after the same step without a trainer, with the images, or with black ones in their places."""
     config = run.config
     with process_group(0, 1, f"file://{folder}/by-hand-{sees}", CPU, 60.0):
         policy = load_policy(config.model, CPU, config.trainer)
         samples = flatten(groups, trainer_version=0, max_staleness=config.scheduling.max_staleness)
-        pictures = Pictures.of(config, policy, lambda names: {name: frames.data[name] for name in names})
-        if sees:
-            samples = pictures.shown(samples, groups)
-        Updater(policy, config.trainer, CPU).step([samples], 1)
+        shown = {name: data if sees else black(data) for name, data in frames.data.items()}
+        pictures = Pictures.of(config, policy, lambda names: {name: shown[name] for name in names})
+        Updater(policy, config.trainer, CPU).step([pictures.shown(samples, groups)], 1)
         return gather(policy, torch.float32)
 
 

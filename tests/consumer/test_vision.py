@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from PIL import Image
 from ranks import on_ranks
 from transformers import AutoModelForImageTextToText
 
-from stream_rl.config import ModelConfig, MultimodalConfig, TrainerConfig
+from stream_rl.config import Config, ModelConfig, MultimodalConfig, TrainerConfig
 from stream_rl.consumer.batching import Samples, flatten
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.micro_batch import micro_batches, plan_passes
 from stream_rl.consumer.pictures import Pictures
+from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.update import Updater
-from stream_rl.errors import ImageError, ImageMismatch
+from stream_rl.errors import ImageError, ImageMismatch, ModelError
 from stream_rl.models.tiny_vlm import FRAME
 from stream_rl.multimodal.family import Family, load_family
 from stream_rl.multimodal.pixels import Processed, merged
@@ -52,7 +54,8 @@ def flat(groups: list[Group], frames: Frames, tmp_path: Path) -> Samples:
     """The groups' samples with their images."""
     processed = Processed(frames.family, MultimodalConfig(), tmp_path)
     samples = flatten(groups, trainer_version=0, max_staleness=1)
-    return Pictures(processed, lambda names: {name: frames.data[name] for name in names}).shown(samples, groups)
+    pictures = Pictures(processed, lambda names: {name: frames.data[name] for name in names}, "a model")
+    return pictures.shown(samples, groups)
 
 
 @pytest.mark.usefixtures("one_rank")
@@ -110,6 +113,46 @@ def test_placeholders_and_features_that_differ_are_refused_with_the_sample_named
         flat(groups, frames, tmp_path)
 
 
+@pytest.mark.usefixtures("one_rank")
+def test_tokens_that_stand_for_images_are_not_read_without_them(tiny_vlm, frames):
+    groups = pictured_groups(frames, [[1, 2]])
+    policy = load_policy(ModelConfig(path=str(tiny_vlm)), CPU)
+    samples = flatten(groups, trainer_version=0, max_staleness=1)
+    (batch,) = micro_batches(
+        samples,
+        np.zeros(len(samples.tokens), np.float32),
+        plan_passes(samples.lengths, 10_000, packed=True),
+        packed=True,
+    )
+
+    with pytest.raises(ImageMismatch, match="tokens of a pass stand for images, and it has none"):
+        policy(batch)
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("tiny_vlm", ["tiny-vlm"], indirect=True)
+def test_a_reference_that_reads_text_only_is_no_reference_of_what_sees(tiny_vlm, tiny_model, tmp_path):
+    """It would be called with the placeholders, without the images, and nothing would say so."""
+    policy = load_policy(ModelConfig(path=str(tiny_vlm)), CPU)
+    tree = {"run": str(tmp_path), "model": {"path": str(tiny_vlm)}, "environment": {"path": "guess_number"}}
+    reference = {"trainer": {"kl_coefficient": 0.1, "reference_path": str(tiny_model)}}
+
+    with pytest.raises(ModelError, match=r"reference_path=.* does not take images as model\.path, a qwen3_vl, does"):
+        load_reference(Config.parse(tree | reference), policy, CPU)
+
+
+def test_images_for_a_model_that_reads_text_only_are_refused(frames):
+    groups = pictured_groups(frames, [[0, 2]])
+    samples = flatten(groups, trainer_version=0, max_staleness=1)
+    pictures = Pictures(None, lambda _: {}, "models/tiny-text")
+
+    with pytest.raises(ModelError, match=r"0-1 shows 2 images, and model\.path='models/tiny-text' reads text only"):
+        pictures.shown(samples, groups)
+    unseen = pictured_groups(frames, [[0, 0]])
+    samples = flatten(unseen, trainer_version=0, max_staleness=1)
+    assert pictures.shown(samples, unseen) is samples
+
+
 def test_what_cannot_be_merged_is_named():
     one = torch.zeros(1, 2)
     assert merged([{"pixel_values": one}, {"pixel_values": one}])["pixel_values"].shape == (2, 2)
@@ -142,6 +185,16 @@ class TestProcessed:
         read = Processed(frames.family, settings, tmp_path).of([name], lambda _: pytest.fail("asked"))
 
         assert all(torch.equal(made[name][key], read[name][key]) for key in made[name])
+
+    def test_what_is_kept_on_disk_is_bounded(self, frames, tmp_path):
+        settings = MultimodalConfig(store="disk", store_mib=1, trainer_cache_mib=0)
+        processed = Processed(frames.family, settings, tmp_path)
+        for seed in range(40):
+            file = io.BytesIO()
+            Image.effect_noise((64, 64), 50 + seed).convert("RGB").save(file, "PNG")
+            processed.of([str(seed)], lambda names, file=file: dict.fromkeys(names, file.getvalue()))
+
+        assert 0 < sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2**20
 
     def test_a_torn_file_is_made_again(self, frames, tmp_path):
         name, _, _ = frames.shown(1)
