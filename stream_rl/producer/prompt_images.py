@@ -29,12 +29,12 @@ def with_images(prompt: str | Sequence[Message], images: Any, where: str, folder
         DataError: the prompt has another number of marks than there are images.
     """
     given = [] if images is None else list(images) if isinstance(images, list | tuple) else [images]
-    if not given:
-        return prompt
     messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     marks = sum(map(_marks, messages))
     if marks not in (0, len(given)):
         raise DataError(f"{where} has {marks} marks {IMAGE_MARK} for {len(given)} images")
+    if not given:
+        return prompt
     left = iter([{"type": "image", "image": _from(folder, image)} for image in given])
     if not marks:
         first = next((number for number, message in enumerate(messages) if message["role"] == "user"), 0)

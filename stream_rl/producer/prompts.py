@@ -6,6 +6,7 @@ Index i of a dataset with n rows is row order(i // n)[i % n]: epoch i // n, shuf
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,13 @@ from stream_rl.envs.base import Message, is_message
 from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError, UserError
 from stream_rl.producer.dataset_rows import MISSING, Rows, digest, open_rows
-from stream_rl.producer.prompt_images import with_images
+from stream_rl.producer.prompt_images import IMAGE_MARK, with_images
+from stream_rl.producer.row_values import not_to_be_kept
 from stream_rl.suggestion import did_you_mean
 
 __all__ = ["DatasetPrompts", "PromptRow", "PromptSource", "open_prompts", "prompt_basis"]
+
+logger = logging.getLogger(__name__)
 
 Prompt = str | Sequence[Message]
 
@@ -83,14 +87,18 @@ class GeneratedPrompts(PromptSource):
             raise DataError(
                 f"{where} must give a 'prompt' that is text or chat messages, not {made.get('prompt')!r:.80}"
             )
-        return PromptRow(made.pop("prompt"), made.pop("label", None), made)
+        prompt = made.pop("prompt")
+        if (reason := not_to_be_kept(made)) is not None:
+            raise DataError(f"{where}: {reason}")
+        return PromptRow(prompt, made.pop("label", None), made)
 
 
 class DatasetPrompts(PromptSource):
     """Rows of a dataset, epoch after epoch. Looks at every prompt once and keeps its length: 8 bytes a row.
 
     Raises:
-        DataError: a row has no prompt in `data.prompt_field`; the message names file, row, field and the nearest field.
+        DataError: a row has no prompt in `data.prompt_field`, or none has a field `data.image_field`; the message names
+            file, row, field and the nearest field.
     """
 
     def __init__(self, rows: Rows, config: DataConfig, seed: int) -> None:
@@ -98,7 +106,10 @@ class DatasetPrompts(PromptSource):
         self._config = config
         self._seed = seed
         self._folder = Path(config.path or "").parent
+        self._marked = 0
+        self._first_marked = -1
         self._lengths = np.fromiter(self._checked_lengths(), np.int64, len(rows))
+        self._check_images()
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
     def longest(self, count: int) -> list[PromptRow]:
@@ -113,24 +124,42 @@ class DatasetPrompts(PromptSource):
         return [self._row(number) for number in firsts.values()]
 
     def row(self, prompt_index: int) -> PromptRow:
-        """The row with this index."""
+        """The row with this index. Raises DataError: it has other images than marks, or what no record can hold."""
         epoch, place = divmod(prompt_index, len(self._rows))
         return self._row(int(self._epoch_order(epoch)[place]) if self._config.shuffle else place)
 
     def _row(self, number: int) -> PromptRow:
         fields = dict(self._rows[number])
         prompt = _without_nulls(fields.pop(self._config.prompt_field))
-        label = fields.pop(self._config.label_field, None)
         if (name := self._config.image_field) is not None:
             prompt = with_images(prompt, fields.pop(name, None), self._rows.place(number), self._folder)
-        return PromptRow(prompt, label, fields, number + 1)
+        if (reason := not_to_be_kept(fields)) is not None:
+            raise DataError(f"{self._rows.place(number)}: {reason}")
+        return PromptRow(prompt, fields.pop(self._config.label_field, None), fields, number + 1)
 
     def _checked_lengths(self) -> Iterator[int]:
         name = self._config.prompt_field
         for number, prompt in enumerate(self._rows.column(name)):
             if not _is_prompt(_without_nulls(prompt)):
                 raise DataError(self._what_is_wrong(number, prompt))
-            yield len(str(prompt))
+            if IMAGE_MARK in (text := str(prompt)):
+                self._marked += 1
+                self._first_marked = number if self._marked == 1 else self._first_marked
+            yield len(text)
+
+    def _check_images(self) -> None:
+        """Marks without a field of images, or such a field that no row has: the model would not see its images."""
+        name, rows = self._config.image_field, self._rows
+        if name is None:
+            if self._marked:
+                logger.warning(
+                    "%d of %d prompts have the mark %s, the first in %s, and data.image_field is not set: it is text; "
+                    "if images belong there, name the rows' field with them",
+                    self._marked, len(rows), IMAGE_MARK, rows.place(self._first_marked),
+                )  # fmt: skip
+        elif name not in rows[0] and all(value is MISSING for value in rows.column(name)):
+            hint = did_you_mean(name, rows[0], "no field is like it", likeness=0.0)
+            raise DataError(f"no row of data.path={self._config.path!r} has a field data.image_field={name!r}: {hint}")
 
     def _what_is_wrong(self, number: int, prompt: Any) -> str:
         name, place = self._config.prompt_field, self._rows.place(number)

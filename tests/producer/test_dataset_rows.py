@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,6 +102,19 @@ def test_a_wrong_row_is_named_by_file_row_and_field(tmp_path: Path, kind: str, p
         DatasetPrompts(open_rows(data), data, 0)
     where = place.format(data.path, data.path)
     assert str(caught.value) == f"{where}: field 'prompt' must be text or a list of chat messages"
+
+
+@pytest.mark.parametrize(
+    "value", [b"png", datetime.datetime(2026, 1, 1), float("nan"), decimal.Decimal(1)], ids=lambda v: type(v).__name__
+)
+@pytest.mark.parametrize("name", ["label", "when"])
+def test_a_table_may_hold_what_no_record_can_which_names_its_row_and_field(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    data = write(tmp_path, "rows.parquet", [{"prompt": f"guess {n}", name: value} for n in range(3)])
+    source = DatasetPrompts(open_rows(data), data.model_copy(update={"shuffle": False}), 0)
+    with pytest.raises(DataError, match=rf"^row 2 of '.*rows\.parquet' .*: field '{name}' holds .*, which JSON cannot"):
+        source.row(1)
 
 
 @pytest.mark.parametrize("kind", ["rows.jsonl", "parquet"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from stream_rl.config import DataConfig
 from stream_rl.errors import DataError, ModelError
 from stream_rl.multimodal.reading import LONGEST_PATH
+from stream_rl.producer.dataset_rows import MISSING
 from stream_rl.producer.loading import check_rollout, load_rollout
 from stream_rl.producer.prompt_images import with_images
 from stream_rl.producer.prompts import DatasetPrompts, GeneratedPrompts, PromptRow
@@ -25,7 +27,7 @@ class Listed(list):
     files = ()
 
     def column(self, name):
-        return [row[name] for row in self]
+        return [row.get(name, MISSING) for row in self]
 
     def place(self, number):
         return f"row {number + 1}"
@@ -112,6 +114,54 @@ def test_an_answer_that_only_calls_tools_may_stand_in_a_prompt():
     prompt = [{"role": "user", "content": "q"}, {"role": "assistant", "content": None, "tool_calls": []}]
 
     assert DatasetPrompts(Listed([{"prompt": prompt}]), DataConfig(), 0).row(0).prompt == prompt
+
+
+@pytest.mark.parametrize("name", ["label", "level"])
+def test_a_label_or_field_that_no_record_can_hold_names_row_and_field(name):
+    """Else a bare ValueError of the first commit, or a resumed environment that is given something else."""
+    rows = Listed([{"prompt": "a", "label": 1, "level": 1}, {"prompt": "b", "label": 1, "level": 1, name: math.nan}])
+
+    with pytest.raises(DataError, match=rf"^row 2: field '{name}' holds nan \(float\), which JSON cannot"):
+        DatasetPrompts(rows, DataConfig(shuffle=False), 0).row(1)
+    with pytest.raises(DataError, match=rf"^prompt\(3, 7, args\) of .*: field '{name}' holds b'x' \(bytes\)"):
+        GeneratedPrompts(lambda seed, index, args: {"prompt": "q", name: b"x"}, 3, SimpleNamespace()).row(7)
+
+
+class TestMarks:
+    """`<image>` in a row's text."""
+
+    def test_without_a_field_of_images_they_are_text_and_the_first_such_row_is_named_once(self, caplog):
+        rows = Listed(
+            [{"prompt": "a"}, {"prompt": "<image> b"}, {"prompt": [{"role": "user", "content": "c <image>"}]}]
+        )
+        source = DatasetPrompts(rows, DataConfig(shuffle=False), 0)
+
+        assert [source.row(number).prompt for number in (0, 1)] == ["a", "<image> b"]
+        (warning,) = caplog.messages
+        assert "2 of 3 prompts have the mark <image>, the first in row 2, and data.image_field is not set" in warning
+
+    def test_rows_without_any_are_not_spoken_of(self, caplog):
+        DatasetPrompts(Listed([{"prompt": "a"}]), DataConfig(), 0)
+
+        assert not caplog.messages
+
+    @pytest.mark.parametrize("images", [None, []])
+    def test_with_a_field_that_this_row_leaves_empty_they_name_the_row(self, images):
+        rows = Listed([{"prompt": "<image> b", "images": images}])
+
+        with pytest.raises(DataError, match="row 1 has 1 marks <image> for 0 images"):
+            DatasetPrompts(rows, DataConfig(image_field="images"), 0).row(0)
+
+    def test_a_field_of_images_that_no_row_has_names_the_nearest(self):
+        rows = Listed([{"prompt": "a", "images": []}])
+
+        with pytest.raises(DataError, match=r"no row of .* data\.image_field='image': did you mean 'images'\?"):
+            DatasetPrompts(rows, DataConfig(image_field="image"), 0)
+
+    def test_one_that_only_later_rows_have_will_do(self):
+        rows = Listed([{"prompt": "a"}, {"prompt": "<image> b", "images": ["i.png"]}])
+
+        assert DatasetPrompts(rows, DataConfig(image_field="images", shuffle=False), 0).row(0).prompt == "a"
 
 
 def test_an_environments_prompt_that_fails_is_named():
