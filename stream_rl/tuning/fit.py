@@ -2,7 +2,8 @@
 
 What was played stands in the turn log, turn by turn. How fast the engines are is a regression over the same lines: the
 seconds of a generation, without those in the queue and those of weight updates, are a constant, a time for each token
-read, and for each token written a time that grows with the requests that ran beside it, which the log tells as well.
+that the engine read meanwhile, whoever's it was, as all wait for it, and for each token written a time that grows with
+the requests that ran beside it, which the log tells as well.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _engine_seconds(
     paused = _share_of(updates[:, 0] - updates[:, 1], updates[:, 0], begins, ends)
     beside = _share_of(begins, ends, begins, ends) / np.maximum(ends - begins, 1e-9) / engines
     seconds = np.maximum(ends - begins - paused, 0.0)
-    written, read = column["generated"], _tokens_read(turns)
+    written, read = column["generated"], _begun_within(begins, ends, _tokens_read(turns)) / engines
     base, prefill, token, crowd = _least_squares(
         np.column_stack([np.ones_like(written), read, written, written * beside]), seconds
     )
@@ -134,6 +135,15 @@ def _tokens_read(turns: Sequence[Record]) -> Floats:
     """Tokens that the engine had not seen before each record's generation: the prompt, or the last observation."""
     before = {(turn["sample"], turn["position"] + 1): turn["observation"] for turn in turns}
     return np.array([before.get((turn["sample"], turn["position"]), turn["prompt"]) for turn in turns], np.float64)
+
+
+def _begun_within(begins: Floats, ends: Floats, amounts: Floats) -> Floats:
+    """For each [begin, end], the amounts, added up, of all that began in it, itself included."""
+    order = np.argsort(begins)
+    total = np.concatenate([[0.0], np.cumsum(amounts[order])])
+    first, last = np.searchsorted(begins[order], begins), np.searchsorted(begins[order], ends, side="right")
+    within: Floats = total[last] - total[first]
+    return within
 
 
 def _share_of(starts: Floats, stops: Floats, begins: Floats, ends: Floats) -> Floats:

@@ -25,10 +25,10 @@ def config(folder: Path) -> Config:
 
 
 def turn(sample: str, number: int, ends: float, beside: int, generated: int, **changes: Any) -> dict[str, Any]:
-    """A turn that generated beside as many others as `beside` says, itself counted."""
+    """A turn that generated beside as many others as `beside` says, itself counted, and waited while all were read."""
     prompt, observation = changes.get("prompt", 40), 10
     read = prompt if number == 0 else observation
-    seconds = TURN + READ * read + generated * (TOKEN + CROWD * beside)
+    seconds = TURN + READ * read * beside + generated * (TOKEN + CROWD * beside)
     group, index, *attempt = map(int, sample.split("-"))
     return {
         "time": ends + 0.5, "sample": sample, "group": group, "index": index, "attempt": attempt[0] if attempt else 0,
@@ -76,6 +76,7 @@ def test_speeds(tmp_path: Path, turns: list[dict[str, Any]]) -> None:
     machine = fit.machine
     assert machine.token_seconds == pytest.approx(TOKEN, rel=0.02)
     assert machine.crowd_seconds == pytest.approx(CROWD, rel=0.02)
+    assert machine.prefill_seconds == pytest.approx(READ, rel=0.02)
     assert machine.turn_seconds == pytest.approx(TURN + 0.1, rel=0.1)
     assert machine.step_seconds == pytest.approx(FIXED)
     assert machine.train_seconds == pytest.approx(EACH)
