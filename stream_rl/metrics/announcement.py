@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import orjson
+from pydantic import Field, TypeAdapter, ValidationError
 
 from stream_rl.errors import DataError
 
@@ -26,7 +28,7 @@ class RunAnnouncement:
     metrics_url     the supervisor's own /metrics
     """
 
-    pid: int
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
     started: float
     seconds_before: float
     buffer_url: str
@@ -42,12 +44,16 @@ class RunAnnouncement:
     def read(cls, folder: Path) -> RunAnnouncement | None:
         """The announcement in a run folder, None when the run was never started. Raises DataError."""
         path = folder / FILE
-        if not path.exists():
-            return None
         try:
-            return cls(**orjson.loads(path.read_bytes()))
-        except (orjson.JSONDecodeError, TypeError) as error:
-            raise DataError(f"{path} is damaged, remove it: {error}") from error
+            return _READER.validate_json(path.read_bytes(), strict=True)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            (first, *_) = error.errors()
+            named = "".join(f"{name}: " for name in first["loc"])
+            raise DataError(f"{path} is damaged, remove it: {named}{first['msg']}") from error
 
     @property
     def alive(self) -> bool:
@@ -59,3 +65,6 @@ class RunAnnouncement:
         except PermissionError:
             return True
         return True
+
+
+_READER = TypeAdapter(RunAnnouncement)
