@@ -22,6 +22,8 @@ EXAMPLES = """Examples:
 
   stream-rl turns runs/demo-0 --longest generate_seconds --limit 5 --where "finish_reason = 'length'"
 """
+WIDEST = 1000
+"""Characters of a line, at most."""
 
 
 def turns(  # noqa: PLR0917 - a command's options
@@ -51,10 +53,15 @@ def turns(  # noqa: PLR0917 - a command's options
         for row in answer.rows:
             typer.echo(orjson.dumps(dict(zip(answer.columns, row, strict=True))).decode())
         return
+    if not answer.rows:
+        typer.echo("no turn is left by --where")
+        return
     table = Table(*answer.columns, box=None)
     for row in answer.rows:
         table.add_row(*map(_shown, row))
     console = Console()
+    # A number that is cut says less than a line that the terminal wraps.
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
     console.print(table)
 
 

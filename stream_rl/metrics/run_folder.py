@@ -6,6 +6,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -54,8 +55,8 @@ class RunRecords:
     """Everything a run folder holds, each fact once.
 
     trajectories  sample id -> its records in order; a restarted sample's earlier ones are replaced
-    turn_seconds  part of a turn, as named in the turn log -> seconds, one entry per logged record
-    turn_places   the turn's place in its episode, of the same records
+    turn_seconds  part of a turn, as named in the turn log -> seconds, one entry for each turn of the trajectories
+    turn_places   the turn's place in its episode, of the same turns
     evaluations   of versions, on held-out prompts, in the order that they ended
     changes       the audit list of settings that were changed after the run's first start
     """
@@ -89,26 +90,40 @@ class RunRecords:
         """
         folder = Path(folder)
         config = Config.load(folder / "config.yaml")
-        logged: dict[str, list[tuple[float, int, LoggedTurn]]] = defaultdict(list)
-        seconds = {part: array("d") for part in TURN_PARTS}
-        places = array("q")
-        for record in turn_records(folder):
-            turn = LoggedTurn(record["turn"], record["generated"], tuple(record["versions"]))
-            logged[record["sample"]].append((record["time"], record["position"], turn))
-            places.append(record["turn"])
-            for part, values in seconds.items():
-                values.append(record[part])
+        trajectories, places, seconds = _trajectories(folder)
         return cls(
             config=config,
             summary=read_summary(folder),
             steps=surviving_steps(folder / "steps.jsonl"),
             samples=ended_samples(folder),
-            trajectories={sample: surviving(turns) for sample, turns in logged.items()},
+            trajectories=trajectories,
             turn_seconds=seconds,
             turn_places=places,
             changes=list(read(folder / "changes.jsonl")),
             evaluations=list(read(folder / "evaluations.jsonl")),
         )
+
+
+def _trajectories(folder: Path) -> tuple[dict[str, list[LoggedTurn]], array[int], dict[str, array[float]]]:
+    """What the turn logs hold that no restart replaced; places and seconds of its turns, sums of their records."""
+    logged: dict[str, list[tuple[float, int, tuple[LoggedTurn, int]]]] = defaultdict(list)
+    of_records = {part: array("d") for part in TURN_PARTS}
+    for row, record in enumerate(turn_records(folder)):
+        turn = LoggedTurn(record["turn"], record["generated"], tuple(record["versions"]))
+        logged[record["sample"]].append((record["time"], record["position"], (turn, row)))
+        for part, values in of_records.items():
+            values.append(record[part])
+    trajectories: dict[str, list[LoggedTurn]] = {}
+    places, seconds = array("q"), {part: array("d") for part in TURN_PARTS}
+    for sample, records in logged.items():
+        kept = surviving(records)
+        trajectories[sample] = [turn for turn, _ in kept]
+        for place, of_turn in groupby(kept, key=lambda pair: pair[0].turn):
+            rows = [row for _, row in of_turn]
+            places.append(place)
+            for part, values in seconds.items():
+                values.append(sum(of_records[part][row] for row in rows))
+    return trajectories, places, seconds
 
 
 def versions_of(turns: Iterable[LoggedTurn]) -> set[str]:

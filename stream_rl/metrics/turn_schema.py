@@ -26,6 +26,6 @@ TURN_FIELDS: Mapping[str, tuple[str, str]] = {
     "commit_seconds": ("DOUBLE", "the commit, until it was acknowledged"),
     "env_retries": ("BIGINT", "infrastructure errors that the turn was forgiven"),
     "reward": ("DOUBLE", "the turn's own reward"),
-    "finish_reason": ("VARCHAR", "stop, length, abort (interrupted) or chunk"),
+    "finish_reason": ("VARCHAR", "stop, length, placeholder (an image's token), abort (interrupted) or chunk"),
     "environment": ("VARCHAR", "name of the environment"),
 }

@@ -12,8 +12,10 @@ import orjson
 import pytest
 from command_line import StreamRL
 from played_run import RULES
+from rich.console import Console
 
 from stream_rl.buffer import EmbeddedServer, ProcessRecord, TrajectoryBuffer
+from stream_rl.cli.metrics_sd import Look
 from stream_rl.config import Config
 from stream_rl.metrics.announcement import RunAnnouncement
 from stream_rl.metrics.turn_log import JsonLines
@@ -64,6 +66,30 @@ def test_a_run_that_has_ended_has_no_targets(stream_rl: StreamRL, live_run: Path
     assert orjson.loads(stream_rl("metrics-sd", live_run / "ended", "--once").out) == []
 
 
+@pytest.mark.parametrize("damaged", ["run.json", "config.yaml"])
+def test_a_run_that_cannot_be_read_is_said_and_hides_no_other(
+    stream_rl: StreamRL, live_run: Path, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
+    with run_lock(live_run / "ended"):
+        (live_run / "ended" / damaged).write_text("{")
+        told = orjson.loads(stream_rl("metrics-sd", live_run, "--once").out)
+    assert [target["labels"]["instance"] for target in told] == ["producer-0", "engine-0"]
+    assert f"{live_run / 'ended' / damaged}" in caplog.text
+
+
+def test_what_cannot_be_read_is_said_once(live_run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (live_run / "ended" / "run.json").write_text("{")
+    look = Look(live_run)
+    for _ in range(2):
+        look()
+    assert caplog.text.count("is damaged") == 1
+
+
+def test_a_port_that_cannot_be_is_refused(stream_rl: StreamRL, tmp_path: Path) -> None:
+    answer = stream_rl("metrics-sd", tmp_path, "--port", "70000")
+    assert (answer.code, "--port" in answer.err, "Traceback" in answer.err) == (2, True, False)
+
+
 def test_discovery_of_no_folder_or_on_a_taken_port_is_refused(
     stream_rl: StreamRL, tmp_path: Path, taken_port: int
 ) -> None:
@@ -107,6 +133,21 @@ def test_the_longest_turns_are_shown_in_a_table(stream_rl: StreamRL, logged_run:
     assert row.split()[:3] == ["8-0", "0", "producer-0"]
 
 
+def test_a_narrow_terminal_cuts_no_name_and_no_number(
+    stream_rl: StreamRL, logged_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = stream_rl("turns", logged_run, "--by", "environment").out
+    monkeypatch.setattr("stream_rl.cli.turns.Console", lambda **options: Console(**{"width": 40, **options}))
+    assert stream_rl("turns", logged_run, "--by", "environment").out == wide
+    assert "…" not in wide
+
+
+def test_no_turn_is_said(stream_rl: StreamRL, logged_run: Path) -> None:
+    answer = stream_rl("turns", logged_run, "--where", "generated > 1000")
+    assert (answer.code, answer.out) == (0, "no turn is left by --where\n")
+    assert stream_rl("turns", logged_run, "--where", "generated > 1000", "--json").out == ""
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -114,6 +155,8 @@ def test_the_longest_turns_are_shown_in_a_table(stream_rl: StreamRL, logged_run:
         (("--longest", "reward"), "--longest reward: it must be one of generate_seconds"),
         (("--percentiles", "fifty"), "--percentiles fifty: give numbers from 0 to 100"),
         (("--where", "nonsense"), "--where cannot be asked: "),
+        (("--where", "nonsense = 1"), "environment, producer, version\n"),
+        (("--where", " "), "--where '' is empty: leave it away, or give a condition, as \"turn = 0\""),
     ],
 )
 def test_what_cannot_be_asked_is_named(

@@ -25,7 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with JsonLines(folder / "turns" / f"{producer}.jsonl", most_bytes=20_000) as log:
             for number in range(150):
                 seconds = {measure: float(random.exponential()) for measure in MEASURES if measure.endswith("seconds")}
-                log.append({**turn_record(number // 4, number % 4, number % 3, ["1", "2"], number), **seconds})
+                group = number // 4 + (1000 if producer == "producer-1" else 0)
+                log.append({**turn_record(group, number % 4, number % 3, ["1", "2"], number), **seconds})
     assert (folder / "turns" / "producer-0.0001.jsonl").exists()
     return folder
 
@@ -69,6 +70,45 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     with (tmp_path / "turns" / "p.jsonl").open("ab") as torn:
         torn.write(b'{"time":17')
     assert TurnQuery(tmp_path).percentiles(None, [50]).rows[0][2] == 1
+
+
+def pieces(folder: Path) -> Path:
+    """Turn 0 in two records of two producers, turn 1 whole; before, the sample was restarted after two turns."""
+    before = [{**turn_record(3, 1, turn, ["1"]), "time": 1.0 + turn, "env_seconds": 9.0} for turn in range(2)]
+    begun = {**turn_record(3, 1, 0, ["1"]), "complete": False, "finish_reason": "abort", "env_seconds": 0.0}
+    ended = {**turn_record(3, 1, 0, ["2"]), "position": 2}
+    last = {**turn_record(3, 1, 1, ["10"]), "position": 3}
+    with JsonLines(folder / "turns" / "producer-2.jsonl") as log:
+        log.extend([*before, {**begun, "time": 3.0}])
+    with JsonLines(folder / "turns" / "producer-10.jsonl") as log:
+        log.extend([{**ended, "time": 4.0}, {**last, "time": 5.0}])
+    return folder
+
+
+def test_a_turn_in_several_records_is_one_and_what_a_restart_replaced_is_none(tmp_path: Path) -> None:
+    query = TurnQuery(pieces(tmp_path))
+    counts = {row[1]: (row[2], row[3] * row[2]) for row in query.percentiles(None, [50]).rows}
+    assert counts["generate_seconds"] == (2, pytest.approx(0.06))
+    assert counts["env_seconds"] == (2, pytest.approx(0.0002))
+    assert counts["generated"] == (2, 6)
+    (first, second) = query.longest("generate_seconds", 5).rows
+    assert first[:6] == ("3-1", 0, "producer-10", "guess_number", "2", "stop")
+    assert second[:2] == ("3-1", 1)
+
+
+def test_a_turn_that_was_only_begun_is_known_by_its_reason(tmp_path: Path) -> None:
+    with JsonLines(tmp_path / "turns" / "p.jsonl") as log:
+        log.append({**turn_record(3, 1, 0, ["1"]), "complete": False, "finish_reason": "chunk"})
+    assert TurnQuery(tmp_path, ["not complete", "finish_reason = 'chunk'"]).longest("generated", 1).rows
+
+
+@pytest.mark.parametrize(("by", "shown"), [("version", ["2", "10"]), ("producer", ["producer-2", "producer-10"])])
+def test_numbers_in_names_are_ordered_as_numbers(tmp_path: Path, by: str, shown: list[str]) -> None:
+    with JsonLines(tmp_path / "turns" / "producer-2.jsonl") as log:
+        log.append(turn_record(0, 0, 0, ["2"]))
+    with JsonLines(tmp_path / "turns" / "producer-10.jsonl") as log:
+        log.append(turn_record(0, 1, 0, ["10"]))
+    assert [row[0] for row in TurnQuery(tmp_path).percentiles(by, [50], ["generated"]).rows] == shown
 
 
 def test_a_condition_that_is_none_names_the_fields(folder: Path) -> None:
