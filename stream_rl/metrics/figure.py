@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ __all__ = [
     "COLOURS",
     "GREENS",
     "GREY",
+    "NOTHING",
     "PALE_BLUE",
     "PURPLES",
     "ROSE",
@@ -31,6 +32,7 @@ __all__ = [
     "dashed",
     "event_name",
     "heat",
+    "or_nothing",
     "page",
     "script_json",
     "stepped",
@@ -62,6 +64,7 @@ PURPLES = ("#f6f4fd", "#d3c5f5", "#9a78e6", "#3f1d8f")
 GREENS = ("#f1faf8", "#b5e3dc", "#3fb3a4", "#0a5f55")
 BINS = 60
 """Stretches of a sequence that one plot shows, at most."""
+NOTHING = "nothing of this is in the logs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,16 @@ def bins_of(values: Sequence[Any]) -> list[tuple[int, Counter[Any]]]:
 
 
 def trace(x: Iterable[Any], y: Iterable[Any], name: str, colour: str, width: float) -> Trace:
-    """A line, or a point where there is only one."""
-    places = list(x)
-    mode = "lines" if len(places) > 1 else "markers"
+    """A line; with points where a value stands between gaps, which no line reaches."""
+    places, values = list(x), list(y)
     line = {"color": colour, "width": width}
-    return {"type": "scatter", "mode": mode, "x": places, "y": list(y), "name": name, "line": line}
+    drawn: Trace = {"type": "scatter", "mode": "lines", "x": places, "y": values, "name": name, "line": line}
+    if len(places) == 1:
+        return {**drawn, "mode": "markers"}
+    around = zip([None, *values], values, [*values[1:], None], strict=False)
+    if any(before is None and here is not None and after is None for before, here, after in around):
+        return {**drawn, "mode": "lines+markers", "marker": {"size": 4}}
+    return drawn
 
 
 def stepped(line: Trace) -> Trace:
@@ -126,6 +134,17 @@ def event_name(text: str, x: float) -> dict[str, Any]:
     """The name of a vertical line, at its foot."""
     font = {"size": 11, "color": ROSE}
     return {"text": text, "font": font, "showarrow": False, "x": x, "xanchor": "left", "yref": "paper", "y": 0.02}
+
+
+def or_nothing(panel: Panel) -> Panel:
+    """The panel; one without a value says so, instead of axes that stand for nothing."""
+    values = (value for drawn in panel.data for row in drawn.get("z", [drawn["y"]]) for value in row)
+    if any(value is not None for value in values):
+        return panel
+    note = {"text": NOTHING, "font": {"size": 13, "color": GREY}, "showarrow": False, "xref": "paper", "yref": "paper",
+            "x": 0.5, "y": 0.5}  # fmt: skip
+    hidden = {name: {**panel.layout[name], "visible": False} for name in ("xaxis", "yaxis")}
+    return replace(panel, layout={**panel.layout, **hidden, "annotations": [note], "showlegend": False})
 
 
 def script_json(value: Any) -> str:

@@ -31,6 +31,7 @@ from stream_rl.metrics.figure import (
     dashed,
     event_name,
     heat,
+    or_nothing,
     stepped,
     trace,
     vertical,
@@ -46,7 +47,7 @@ REASONS = {str(reason): colour for reason, colour in zip(StopReason, cycle(COLOU
 
 def panels(run: RunRecords) -> list[Panel]:
     """Every panel of the report, in reading order."""
-    return [draw(run) for draw in (*PANELS, *plots_dashboards.PANELS)]
+    return [or_nothing(draw(run)) for draw in (*PANELS, *plots_dashboards.PANELS)]
 
 
 def reward(run: RunRecords) -> Panel:
@@ -225,7 +226,7 @@ def stop_reasons(run: RunRecords) -> Panel:
         "Why episodes end",
         "Shares over the ended samples. A reason with a setting's name was caused by it.",
         areas,
-        axes("ended samples", "share", tickformat=".0%", range=[0, 1]),
+        {**axes("ended samples", "share", tickformat=".0%", range=[0, 1]), "showlegend": True},
     )
 
 

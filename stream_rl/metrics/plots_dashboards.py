@@ -105,7 +105,7 @@ def truncated(run: RunRecords) -> Panel:
             )
             for reason, colour in zip(reasons, COLOURS, strict=False)
         ],
-        axes("ended samples", "share", rangemode="tozero", tickformat=".0%"),
+        {**axes("ended samples", "share", rangemode="tozero", tickformat=".0%"), "showlegend": True},
     )
 
 
@@ -125,10 +125,10 @@ def sample_lag(run: RunRecords) -> Panel:
 
 def token_lag(run: RunRecords) -> Panel:
     """Trained tokens by lag."""
-    counts = [{lag: figures["tokens"] for lag, figures in step["by_lag"].items()} for step in run.steps]
+    counts = [{f"lag {lag}": figures["tokens"] for lag, figures in step["by_lag"].items()} for step in run.steps]
     return _stacked(
         run, "Token lag", "Trained tokens by their lag. More and more old ones: a few long episodes hold it back.",
-        values=counts, names=_lags(run), unit="tokens",
+        values=counts, names=[f"lag {lag}" for lag in _lags(run)], unit="tokens",
     )  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def by_lag(run: RunRecords, figure: str, title: str, note: str, layout: dict[str
         trace(steps, [of_lag.get(lag, {}).get(figure) for of_lag in of_steps], f"lag {lag}", colour, 1.3)
         for lag, colour in zip(_lags(run), COLOURS, strict=False)
     ]
-    return Panel(title, note, traces, layout)
+    return Panel(title, note, traces, {**layout, "showlegend": True})
 
 
 def _stacked(
@@ -232,7 +232,7 @@ def _stacked(
         for name, colour in zip(names, (BLUE, TEAL, AMBER, *COLOURS[3:], GREY), strict=False)
         if any(name in value for value in values)
     ]
-    return Panel(title, note, drawn, {**axes("step", unit), "barmode": "stack", "bargap": 0.1})
+    return Panel(title, note, drawn, {**axes("step", unit), "barmode": "stack", "bargap": 0.1, "showlegend": True})
 
 
 def _lags(run: RunRecords) -> list[str]:

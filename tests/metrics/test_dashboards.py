@@ -54,6 +54,12 @@ def test_a_panel_says_what_to_do_when_it_looks_wrong(panel: GrafanaPanel) -> Non
     assert panel.look.endswith(".")
 
 
+def test_what_a_title_says_is_asked_for() -> None:
+    asked = {panel.title: " ".join(query.expr for query in panel.queries) for panel in PANELS}
+    assert "process_cpu_seconds_total" in asked["CPU of processes"]
+    assert "process_resident_memory_bytes" in asked["Memory of processes"]
+
+
 @dashboards
 def test_titles_are_told_apart(dashboard: Dashboard) -> None:
     titles = [panel.title for panel in dashboard.panels]

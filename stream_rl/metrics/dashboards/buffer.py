@@ -92,10 +92,17 @@ BUFFER = Dashboard(
             ('max by (instance) (up{run=~"$run"})', "{{instance}}"),
         ),
         lines(
-            "CPU and memory of processes",
+            "CPU of processes",
             "CPU seconds a second of each process. A producer near 1 is at its limit: start more of them "
             "(producer.count).",
-            ('sum by (instance) (rate(process_cpu_seconds_total{run=~"$run"}[$window]))', "CPU {{instance}}"),
+            ('sum by (instance) (rate(process_cpu_seconds_total{run=~"$run"}[$window]))', "{{instance}}"),
+        ),
+        lines(
+            "Memory of processes",
+            "Memory that each process holds. One that grows without end: look at what its environment keeps; near what "
+            "the machine has: it will be killed without a word, run fewer there (producer.count).",
+            ('sum by (instance) (process_resident_memory_bytes{run=~"$run"})', "{{instance}}"),
+            unit="bytes",
         ),
     ],
 )  # fmt: skip
