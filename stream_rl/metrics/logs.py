@@ -43,7 +43,13 @@ class JsonFormatter(logging.Formatter):
             line |= {"group": sample.group, "sample": sample.sample, "turn": sample.turn, "lease": sample.lease}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
+        # A file's name or a tool's answer need not be UTF-8, and a line that fails to be written is lost.
+        line = {name: _utf_8(value) if isinstance(value, str) else value for name, value in line.items()}
         return orjson.dumps(line, default=str).decode()
+
+
+def _utf_8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def log_formatter(run: str, process: str, *, json: bool) -> logging.Formatter:

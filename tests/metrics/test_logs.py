@@ -52,6 +52,12 @@ def test_an_error_has_its_traceback_in_the_same_line(lines: Lines) -> None:
     assert line["error"].endswith("ValueError: broken")
 
 
+def test_a_text_that_is_no_utf_8_is_logged_all_the_same(lines: Lines) -> None:
+    logging.getLogger("stream_rl.test_logs").warning("cannot open %s", "caf\udce9")
+    (line,) = lines()
+    assert line["message"] == "cannot open caf\\udce9"
+
+
 def test_lines_for_people_stay_as_they_are() -> None:
     record = logging.LogRecord("n", logging.INFO, "", 0, "said %s", ("this",), None)
     assert log_formatter("demo", "p", json=False).format(record).endswith(" INFO n: said this")
