@@ -3,17 +3,18 @@
     trainer: publish T ─► pin engine i at T        supervisor: i is pinned ─► evaluate on i ─► release i ─► T' for i
 
 The pin itself is the request: nothing has to be remembered by anybody who may die. A pin that is never released ends by
-itself.
+itself, and with its engine: then the evaluation ends too, for its version is served no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from stream_rl.buffer import EngineRecord, TrajectoryBuffer
-from stream_rl.errors import StreamRLError
+from stream_rl.errors import EngineUnavailable, StreamRLError
 
 __all__ = ["PinnedEvaluations"]
 
@@ -31,9 +32,13 @@ class PinnedEvaluations:
     """
 
     def __init__(
-        self, buffer: TrajectoryBuffer, evaluate: Callable[[str], Awaitable[float]], say: Callable[[str], None],
-        *, pause: float,
-    ) -> None:  # fmt: skip
+        self,
+        buffer: TrajectoryBuffer,
+        evaluate: Callable[[str], Coroutine[Any, Any, float]],
+        say: Callable[[str], None],
+        *,
+        pause: float,
+    ) -> None:
         self._buffer = buffer
         self._evaluate = evaluate
         self._say = say
@@ -60,11 +65,29 @@ class PinnedEvaluations:
     async def _play(self, engine: EngineRecord) -> None:
         self._idle.clear()
         try:
-            reward = await self._evaluate(engine.engine_id)
+            reward = await self._while_pinned(engine, self._evaluate(engine.engine_id))
             self._say(f"version {engine.pinned} scores {reward:.3f} on held-out prompts")
         except StreamRLError as error:
             logger.error("version %s could not be evaluated", engine.pinned, exc_info=error)
             self._say(f"version {engine.pinned} could not be evaluated, the training goes on: {error}")
         finally:
-            await self._buffer.release_engine(engine.engine_id)
+            if await self._is_pinned(engine):
+                await self._buffer.release_engine(engine.engine_id)
             self._idle.set()
+
+    async def _while_pinned(self, engine: EngineRecord, evaluation: Coroutine[Any, Any, float]) -> float:
+        """What the evaluation gives. Raises EngineUnavailable, and ends it, once the pin is gone."""
+        playing = asyncio.create_task(evaluation)
+        try:
+            while not (await asyncio.wait([playing], timeout=self._pause))[0]:
+                if not await self._is_pinned(engine):
+                    raise EngineUnavailable(f"{engine.engine_id} has left, or is pinned no more")
+            return playing.result()
+        finally:
+            playing.cancel()
+            await asyncio.wait([playing])
+
+    async def _is_pinned(self, engine: EngineRecord) -> bool:
+        """Whether it is still this version that is wanted: a newer pin of that name is another process's."""
+        known = {known.engine_id: known.pinned for known in await self._buffer.engines()}
+        return known.get(engine.engine_id) == engine.pinned

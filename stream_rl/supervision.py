@@ -118,7 +118,6 @@ class Supervisor:
         await self._buffer.open_run(RunRules.of(self._config))
         for engine in await self._buffer.engines():  # of an earlier session of this run
             await self._buffer.engine_left(engine.engine_id)
-            await self._buffer.release_engine(engine.engine_id)
         metrics_url = serve_metrics(self._config.metrics.host, self._config.metrics.port)
         self._recorder.announce(buffer_url, metrics_url, resume=resume)
         await self._buffer.register_process(_process("supervisor", os.getpid(), metrics_url))

@@ -83,3 +83,28 @@ async def test_the_end_of_a_run_waits_for_what_is_under_way_but_not_for_ever(cap
     assert not pins.pinned
     watching.cancel()
     await asyncio.wait([watching])
+
+
+@pytest.mark.parametrize("pinned_anew", [None, 7])
+async def test_an_evaluation_ends_by_name_when_its_engine_leaves(pinned_anew: int | None) -> None:
+    pins, played = Pins(a=4), []
+
+    async def evaluate(engine_id: str) -> float:
+        played.append(pins.pinned.pop(engine_id))
+        if len(played) > 1:
+            return 0.5
+        if pinned_anew is not None:
+            pins.pinned[engine_id] = pinned_anew  # by the trainer, of the process that came after
+        return await asyncio.Event().wait() or 0.0
+
+    said: list[str] = []
+    evaluations = PinnedEvaluations(pins, evaluate, said.append, pause=0.001)  # type: ignore[arg-type]
+    watching = asyncio.create_task(evaluations.watch())
+    async with asyncio.timeout(10.0):
+        while len(said) < 1 + (pinned_anew is not None):
+            await asyncio.sleep(0.001)
+    watching.cancel()
+    await asyncio.wait([watching])
+    assert said[0] == "version 4 could not be evaluated, the training goes on: a has left, or is pinned no more"
+    assert played == [4, *([] if pinned_anew is None else [pinned_anew])]
+    assert said[1:] == [] if pinned_anew is None else [f"version {pinned_anew} scores 0.500 on held-out prompts"]

@@ -59,7 +59,8 @@ class EngineCalls:
     async def pin_engine(self, engine_id: str, seconds: float) -> bool:
         """Keeps an engine at the version that it serves until `release_engine`, at most for `seconds`.
 
-        The trainer does not update it meanwhile. Where other engines serve, it counts as serving no more.
+        The trainer does not update it meanwhile. Where other engines serve, it counts as serving no more. The pin ends
+        with the engine: one that joins anew has none.
 
         Returns:
             False when it does not serve.

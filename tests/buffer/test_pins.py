@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from stream_rl.buffer import EngineRecord, TrajectoryBuffer
 from stream_rl.sample import WeightVersion
 
@@ -47,3 +49,16 @@ async def test_a_pin_that_nobody_releases_ends(buffer: TrajectoryBuffer) -> None
     async with asyncio.timeout(10.0):
         while (await only(buffer, "engine-0")).pinned is not None:
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_pin_ends_with_its_process(buffer: TrajectoryBuffer, leaves: bool) -> None:
+    assert await buffer.pin_engine("engine-0", 600.0)
+    if leaves:
+        await buffer.engine_left("engine-0")
+    await buffer.engine_joined("engine-0", "u", 2)
+    assert (await only(buffer, "engine-0")).pinned is None
+    await buffer.engine_serving("engine-0", WeightVersion(3), 2)
+    assert (await only(buffer, "engine-0")).version == WeightVersion(3)
+    await buffer.release_engine("engine-0")  # of whoever had pinned the one before
+    assert (await only(buffer, "engine-0")).state == "serving"
