@@ -4,7 +4,7 @@ Valkey, producer, turn loop, HTTP and weight updates are real; the engines' deco
 would take, shared among requests, with heavy tails of turns, tokens and environment steps. The policies take turns,
 round by round. The bound is what the slower of engines and trainer could do without a pause but for weight updates.
 
-    python benchmarks/scheduling.py                    all policies, and the simulator's check: minutes
+    python benchmarks/scheduling.py                    all policies, and the simulator's check: 15 minutes
     python benchmarks/scheduling.py --quick            fewer steps, too fast for the pipeline: nothing is judged
     python benchmarks/scheduling.py --policies sync ours
 """
@@ -34,7 +34,7 @@ from stream_rl.models import make_model
 from stream_rl.tuning import Fit, Plan, fit_run, simulate
 
 SLOW = ("sync", "one step off")
-"""Policies whose steps take several times as long: they play fewer."""
+"""Policies whose steps take several times as long: they play half as many."""
 START_SECONDS = 120
 
 
@@ -63,7 +63,7 @@ class Benchmark:
                 scale = Scale(self._args.speed, self._args.seed + number)
                 steps, skipped = self._args.steps, self._args.skipped
                 if policy.name in SLOW:
-                    steps, skipped = max(steps // 4, 2), max(skipped // 4, 1)
+                    steps, skipped = max(steps // 2, 2), max(skipped // 2, 1)
                 played, folder = await self._play(policy, scale, steps, skipped)
                 results[policy.name].append(figures.figures_of(played, self._bounds(scale, policy)))
                 share = results[policy.name][-1]["of_bound"]
@@ -132,7 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--speed", type=float, help="how many times faster than the real thing")
     args = command_line.settled(
         parser.parse_args(),
-        usual={"steps": 18, "skipped": 5, "speed": 110.0},
+        usual={"steps": 26, "skipped": 5, "speed": 75.0},
         quick={"steps": 3, "skipped": 1, "speed": 400.0},
     )
     args.policies = [policy for policy in POLICIES if policy.name in args.policies]
