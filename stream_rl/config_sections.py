@@ -221,6 +221,8 @@ class EngineConfig(Settings):
     """How new weights reach the engines: a shared path, or a process group (gloo on CPU, NCCL on CUDA)."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
     """Running requests at a weight update: computed anew; kept on old KV (long contexts on GPUs; inexact); or ended."""
+    update_timeout: float = Field(60.0, gt=0, le=1e6)
+    """Seconds that one engine's weight update may take; beyond them it is put out, as if it had died."""
     start_timeout: float = Field(300.0, gt=0)
     """Seconds a server may take to come up."""
     request_timeout: float = Field(600.0, gt=0)

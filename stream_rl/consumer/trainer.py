@@ -80,7 +80,7 @@ def run_trainer(config: Config, *, rank: int, world_size: int, init_method: str,
             contextlib.closing(_prefetch(config, buffer_url)) as prefetch,
         ):
             buffer = runner.run(TrajectoryBuffer.of(config, buffer_url))
-            publisher = WeightPublisher(pause_mode=config.engine.pause_mode)
+            publisher = WeightPublisher(timeout=config.engine.update_timeout, pause_mode=config.engine.pause_mode)
             try:
                 runner.run(_register(config, buffer, rank))
                 _assemble(config, device, runner, buffer, publisher, prefetch=prefetch).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,26 @@ def test_an_engine_that_fails_its_update_is_taken_off_and_served_when_it_joins_a
     assert set(left) == {"engine-0"}
     assert rollouts.engine.version == "6"
     assert not rollouts.engine.paused
+
+
+def test_an_engine_may_take_as_long_for_its_update_as_the_settings_say(
+    config: Config, buffer_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = config.model_dump()
+    run = Run(Config.parse({**tree, "engine": {**tree["engine"], "update_timeout": 1.5}}), buffer_url)
+    run.open()
+    engine_left = TrajectoryBuffer.engine_left
+
+    async def rejoin(self: TrajectoryBuffer, engine_id: str) -> None:
+        await engine_left(self, engine_id)
+        await self.engine_joined(engine_id, rollouts.engine.url, 1)
+
+    monkeypatch.setattr(TrajectoryBuffer, "engine_left", rejoin)
+    with run.rollouts() as rollouts:
+        rollouts.engine.fail("/update_weights_from_disk", "hang")
+        run.train()
+    assert re.search(r"engine-0 did not take version 0: .* 1\.5 s", caplog.text)
+    assert rollouts.engine.version == "6"
 
 
 def test_a_step_whose_records_are_lost_before_they_are_read_is_taken_again(
