@@ -92,8 +92,8 @@ class TrainerConfig(Settings):
     """Steps between checkpoints."""
     checkpoints_kept: int = Field(2, gt=0)
     """Newest checkpoints kept; the ledger and its samples are kept as far back as the oldest of them."""
-    collective_timeout: float = Field(1800.0, gt=0)
-    """Seconds a rank waits in a collective; longer than the longest wait for data."""
+    collective_timeout: float = Field(1800.0, gt=0, le=1e6)
+    """Seconds that ranks wait for each other: longer than the updates of all engines, and than writing a checkpoint."""
 
     @model_validator(mode="before")
     @classmethod

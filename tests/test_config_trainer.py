@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +65,12 @@ def test_turns_cannot_be_credited_with_a_reward_of_the_whole_sample() -> None:
     environment = {"path": "guess_number", "reward_path": "rewards:judge"}
     with pytest.raises(ConfigError, match=r"remove environment\.reward_path"):
         Config.parse({**LEAST, "environment": environment, "trainer": {"turn_discount": 1.0}})
+
+
+@pytest.mark.parametrize("setting", ["trainer.collective_timeout", "engine.update_timeout"])
+@pytest.mark.parametrize("seconds", [0, 1e300, 1e10])
+def test_a_time_that_no_clock_of_the_process_groups_can_hold_is_refused(setting: str, seconds: float) -> None:
+    section, name = setting.split(".")
+    with pytest.raises(ConfigError, match=re.escape(f"setting {setting}={seconds}")):
+        Config.parse({**LEAST, section: {name: seconds}})
+    timedelta(seconds=getattr(getattr(Config.parse({**LEAST, section: {name: 1e6}}), section), name))
