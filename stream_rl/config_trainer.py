@@ -117,6 +117,8 @@ class TrainerConfig(Settings):
             yield "final_learning_rate_share needs learning_rate_schedule=linear or cosine"
         if falls and self.warmup_steps >= self.steps:
             yield f"warmup_steps={self.warmup_steps} leaves none of steps={self.steps} for the learning rate to fall in"
+        if self.warmup_steps > self.steps:
+            yield f"warmup_steps={self.warmup_steps} is more than steps={self.steps}: learning_rate is never reached"
 
     def _off_policy_faults(self) -> Iterator[str]:
         correction, floor, cap = self.correction, self.importance_floor, self.importance_cap

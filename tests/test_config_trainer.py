@@ -40,6 +40,7 @@ def test_a_correction_brings_its_papers_bounds(
     [
         ({"final_learning_rate_share": 0.1}, "needs learning_rate_schedule"),
         ({"learning_rate_schedule": "linear", "steps": 5, "warmup_steps": 5}, "warmup_steps=5 leaves none of steps=5"),
+        ({"steps": 5, "warmup_steps": 6}, "warmup_steps=6 is more than steps=5: learning_rate is never reached"),
         ({"importance_cap": 2.0}, "need a correction"),
         ({"importance_floor": 0.5}, "need a correction"),
         ({"clip_against": "start"}, "add correction=truncated"),
@@ -65,6 +66,10 @@ def test_turns_cannot_be_credited_with_a_reward_of_the_whole_sample() -> None:
     environment = {"path": "guess_number", "reward_path": "rewards:judge"}
     with pytest.raises(ConfigError, match=r"remove environment\.reward_path"):
         Config.parse({**LEAST, "environment": environment, "trainer": {"turn_discount": 1.0}})
+
+
+def test_the_last_step_of_a_run_may_be_the_first_at_the_full_rate() -> None:
+    assert Config.parse({**LEAST, "trainer": {"steps": 5, "warmup_steps": 5}}).trainer.warmup_steps == 5
 
 
 @pytest.mark.parametrize("setting", ["trainer.collective_timeout", "engine.update_timeout"])
