@@ -63,8 +63,8 @@ class JsonLines:
             self._put_aside()
 
     def _put_aside(self) -> None:
-        aside = sorted(self.path.parent.glob(f"{self.path.stem}.[0-9]*{self.path.suffix}"))
-        number = int(aside[-1].stem.rpartition(".")[2]) + 1 if aside else 1
+        aside = sorted(self.path.parent.glob(f"{self.path.stem}.[0-9]*{self.path.suffix}"), key=_number)
+        number = _number(aside[-1]) + 1 if aside else 1
         self.close()
         aside.append(self.path.rename(self.path.with_name(f"{self.path.stem}.{number:04}{self.path.suffix}")))
         for old in aside[: -self._kept] if self._kept is not None else ():
@@ -124,11 +124,21 @@ def read(path: str | Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def _number(aside: Path) -> int:
+    """The number under which a log was put aside."""
+    return int(aside.stem.rpartition(".")[2])
+
+
 def _cut_torn_line(descriptor: int) -> int:
     """The file's size without it."""
-    size = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    if tail and not tail.endswith(b"\n"):
-        size += tail.rfind(b"\n") + 1 - len(tail)
-        os.ftruncate(descriptor, size)
-    return size
+    size = end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - _TAIL_BYTES)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        end = start
+        if newline >= 0:
+            end += newline + 1
+            break
+    if end < size:
+        os.ftruncate(descriptor, end)
+    return end

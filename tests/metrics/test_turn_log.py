@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_rl.errors import DataError
-from stream_rl.metrics.turn_log import JsonLines, Tail, read
+from stream_rl.metrics.turn_log import _TAIL_BYTES, JsonLines, Tail, read
 
 WRITES_THEN_HANGS = """
 import sys, time
@@ -133,6 +133,23 @@ def test_a_log_goes_on_after_a_restart_at_the_size_it_had(tmp_path: Path) -> Non
         with JsonLines(tmp_path / "p.jsonl", most_bytes=40) as log:
             log.append({"number": number})
     assert [record["number"] for record in read(tmp_path / "p.0001.jsonl")] == [0, 1, 2, 3]
+
+
+def test_numbers_of_logs_may_grow_beyond_their_four_digits(tmp_path: Path) -> None:
+    for number in (9998, 9999, 10000):
+        (tmp_path / f"p.{number}.jsonl").write_text(f'{{"number":{number}}}\n')
+    with JsonLines(tmp_path / "p.jsonl", most_bytes=1, kept=2) as log:
+        log.append({"number": 10001})
+    assert {path.name for path in tmp_path.iterdir()} == {"p.10000.jsonl", "p.10001.jsonl", "p.jsonl"}
+    assert list(read(tmp_path / "p.10000.jsonl")) == [{"number": 10000}]
+
+
+def test_a_torn_line_of_any_length_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    for whole in (b"", b'{"number":1}\n'):
+        path.write_bytes(whole + b"x" * (2 * _TAIL_BYTES + 3))
+        JsonLines(path).close()
+        assert path.read_bytes() == whole
 
 
 def test_only_so_many_logs_are_kept(tmp_path: Path) -> None:
