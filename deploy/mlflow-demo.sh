@@ -16,6 +16,10 @@ for _ in $(seq 120); do
   kill -0 "$server" || { cat runs/mlflow/server.log; exit 1; }
   sleep 1
 done
+curl --silent --fail "$url/health" >/dev/null || {
+  echo "no MLflow at $url within two minutes: see runs/mlflow/server.log" >&2
+  exit 1
+}
 OTEL_EXPORTER_OTLP_HEADERS=x-mlflow-experiment-id=0 "$bin/stream-rl" train examples/tool_agent_arithmetic.yaml \
   run="$run" trainer.steps=2 evaluation.episodes=0 metrics.trace_share=1 metrics.otlp_endpoint="$url/v1/traces" "$@"
 echo "the traces: $url/#/experiments/0/traces (Ctrl-C ends)"

@@ -26,9 +26,9 @@ EXAMPLES = """Example:
 def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]) -> None:
     """Write report.html, which opens without a network; of a live run, bring summary.json up to date first."""
     facts = asyncio.run(_live_facts(run))
-    if facts is not None:
-        summarise(run, facts)
     try:
+        if facts is not None:
+            summarise(run, facts)
         typer.echo(write_report(run))
     except OSError as error:
         raise ConfigError(f"cannot write the report into {run}: {error.strerror}") from error

@@ -99,6 +99,13 @@ def test_discovery_of_no_folder_or_on_a_taken_port_is_refused(
     assert (answer.code, f"--port {taken_port}" in answer.err) == (2, True)
 
 
+def test_a_live_run_whose_folder_cannot_be_written_is_named(stream_rl: StreamRL, live: Path) -> None:
+    (live / "summary.json.new").mkdir()
+    answer = stream_rl("report", live)
+    assert (answer.code, "Traceback" in answer.err) == (2, False)
+    assert f"cannot write the report into {live}: Is a directory" in answer.err
+
+
 @pytest.fixture
 def logged_run(tmp_path: Path) -> Path:
     made_run(tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -95,6 +96,26 @@ def test_nothing_listens_beyond_the_machine() -> None:
     assert "--bind 127.0.0.1" in SERVICES["redis"]["command"][-1]
     assert "--web.listen-address=127.0.0.1:9090" in SERVICES["prometheus"]["command"]
     assert SERVICES["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+
+
+def test_the_mlflow_demo_trains_nothing_when_mlflow_does_not_answer(tmp_path: Path) -> None:
+    """The programs that it calls are stand-ins: a server that says nothing, waits that take no time."""
+    programs = {
+        "mlflow": "exec python3 -c 'import time; time.sleep(100)'", "curl": "exit 7", "sleep": "",
+        "stream-rl": "touch trained",
+    }  # fmt: skip
+    for folder in (tmp_path / "bin", tmp_path / "mlflow" / "bin"):
+        folder.mkdir(parents=True)
+        for name, body in programs.items():
+            (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+            (folder / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(DEPLOY / "mlflow-demo.sh"), str(tmp_path / "bin"), str(tmp_path / "mlflow")], cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "ONCE": "1"}, timeout=60, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, (tmp_path / "trained").exists()) == (1, False)
+    assert "runs/mlflow/server.log" in done.stderr
 
 
 def test_grafana_finds_its_source_and_dashboards() -> None:
