@@ -89,7 +89,7 @@ def train(tree: dict[str, Any], url: str, engine_url: str) -> None:
 async def _train(config: Config, url: str, engine_url: str) -> None:
     checkpoints = Checkpoints(config.folder / "checkpoints")
     async with await TrajectoryBuffer.of(config, url) as buffer, aiohttp.ClientSession(engine_url) as engine:
-        claim = await buffer.claim_trainer()
+        claim = await buffer.claim_trainer(checkpoints.ledger, checkpoints.covered)
         step = checkpoints.newest(at_most=claim.ledger_steps) + 1
         with JsonLines(config.folder / "trained.jsonl") as log:
             while not await _over(buffer, config, step):
@@ -107,7 +107,7 @@ async def _train(config: Config, url: str, engine_url: str) -> None:
                     (await engine.post("/update_weights_from_disk", json=update)).raise_for_status()
                     await buffer.engine_serving(ENGINE, version)
                 if step % CHECKPOINT_EVERY == 0:
-                    await buffer.checkpoints_kept(claim, checkpoints.write(step))
+                    await buffer.checkpoints_kept(claim, checkpoints.write(step, buffer.ledger_tail()))
                 step += 1
         await buffer.finish_run()
 
@@ -133,29 +133,35 @@ def _content(groups: list[Group]) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The steps that a restarted trainer may begin after, in a file that is replaced in one rename."""
+    """The steps that a restarted trainer may begin after, and the newest ledger, in a file that a rename replaces."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._steps: list[int] = []
+        self.ledger = b"{}"
+        if path.exists():
+            steps, _, self.ledger = path.read_bytes().partition(b"\n")
+            self._steps = [int(step) for step in steps.split()]
+
+    @property
+    def covered(self) -> int:
+        """The oldest step kept, 0 while few are."""
+        return self._steps[0] if len(self._steps) == CHECKPOINTS_KEPT else 0
 
     def newest(self, at_most: int) -> int:
         """0 before the first. Newer ones are of a history that Redis lost, and go: another's may get their steps."""
-        steps = [step for step in self._steps() if step <= at_most]
-        self._keep(steps)
-        return max(steps, default=0)
+        self._keep([step for step in self._steps if step <= at_most])
+        return max(self._steps, default=0)
 
-    def write(self, step: int) -> int:
-        """Covers everything up to `step`; the oldest step kept, 0 while few are."""
-        steps = [*(known for known in self._steps() if known < step), step][-CHECKPOINTS_KEPT:]
-        self._keep(steps)
-        return steps[0] if len(steps) == CHECKPOINTS_KEPT else 0
+    def write(self, step: int, ledger: bytes) -> int:
+        """Covers everything up to `step`; what is covered for good."""
+        self.ledger = ledger
+        self._keep([*(known for known in self._steps if known < step), step][-CHECKPOINTS_KEPT:])
+        return self.covered
 
-    def _steps(self) -> list[int]:
-        return [int(line) for line in self._path.read_text().split()] if self._path.exists() else []
-
-    def _keep(self, steps: Sequence[int]) -> None:
-        new = self._path.with_suffix(".new")
-        new.write_text("\n".join(map(str, steps)))
+    def _keep(self, steps: list[int]) -> None:
+        self._steps, new = steps, self._path.with_suffix(".new")
+        new.write_bytes(b" ".join(b"%d" % step for step in steps) + b"\n" + self.ledger)
         os.replace(new, self._path)
 
 

@@ -3,13 +3,14 @@
 After a restart or failover, which may have cost Redis the ledger's tail, the scripts refuse the trainer's next call and
 admit nothing until the trainer has asserted its ledger again. It does so by itself, from the entries that it was given,
 and says again which versions it gave the engines. What was lost of those groups' records is played again, unless a
-checkpoint covers them; a replay waits for it.
+checkpoint covers them; a replay waits for it. A trainer that died with Redis has its newest entries in its checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -38,6 +39,8 @@ _END = ("state", "nonce", "totals", "status", "stop_reason", "reward")
 
 KNOWN_STEPS = 1000
 """Entries that a trainer still knows behind the oldest checkpoint kept: Redis may lose those of several checkpoints."""
+STEPS_IN_CHECKPOINT = 100
+"""Newest entries that stand in a checkpoint: more steps than a second has."""
 
 
 class FinishedSample(NamedTuple):
@@ -55,14 +58,32 @@ class TrainerCalls(EngineCalls):
         self._entries: dict[int, bytes] = {}
         self._covered = 0
 
-    async def claim_trainer(self) -> TrainerClaim:
-        """Makes this process the run's trainer: every older claim is refused from now on."""
-        token, ledger = nonce(), self._connection.key("ledger")
+    async def claim_trainer(self, ledger: bytes = b"{}", covered: int = 0) -> TrainerClaim:
+        """Makes this process the run's trainer: every older claim is refused from now on.
+
+        Args:
+            ledger: the `ledger_tail` that the newest checkpoint has. Steps of it that Redis has lost are written again.
+            covered: step of the oldest checkpoint.
+        """
+        token, key = nonce(), self._connection.key("ledger")
         incarnation, steps = await self._connection.script("claim_trainer", token)
-        (entries,) = await self._connection.pipeline(lambda pipe: pipe.hgetall(ledger))
+        claim = TrainerClaim(int(incarnation), int(steps), token)
+        (entries,) = await self._connection.pipeline(lambda pipe: pipe.hgetall(key))
         self._entries = {int(step): entry for step, entry in entries.items()}
-        self._covered = 0
-        return TrainerClaim(int(incarnation), int(steps), token)
+        self._covered = covered
+        remembered = {int(step): entry.encode() for step, entry in orjson.loads(ledger).items()}
+        lost = {step: entry for step, entry in remembered.items() if step > claim.ledger_steps}
+        # A ledger without a step is a new run's, whatever lies in its folder; one with a gap helps nobody.
+        if claim.ledger_steps and sorted(lost) == list(range(claim.ledger_steps + 1, max(remembered, default=0) + 1)):
+            self._entries |= lost
+            if lost:
+                await self._reassert(claim, claim.ledger_steps)
+        return replace(claim, ledger_steps=max(claim.ledger_steps, *self._entries, 0))
+
+    def ledger_tail(self) -> bytes:
+        """The newest entries that this trainer knows, as a JSON object by step, for a checkpoint of the last one."""
+        newest = sorted(self._entries)[-STEPS_IN_CHECKPOINT:]
+        return orjson.dumps({str(step): self._entries[step].decode() for step in newest})
 
     async def take_step(self, claim: TrainerClaim, step: int) -> LedgerEntry | Waiting:
         """The groups that step `step` (from 1) trains on.

@@ -1,6 +1,7 @@
 """Checkpoints: the model, the optimizer and the step, in one folder a step.
 
     checkpoints/step-000020/     DCP shards, loadable at any world size
+                    ledger.json    the groups of the newest steps, should Redis lose them together with the trainer
                     manifest.json  step, and the size and CRC-32 of every other file
     checkpoints/hf/              the trained model as a Hugging Face folder, at the end of the run
 
@@ -37,10 +38,10 @@ from stream_rl.consumer.collectives import barrier, broadcast
 from stream_rl.consumer.model import Policy
 from stream_rl.errors import ModelError, TrainingError
 
-__all__ = ["MANIFEST", "Checkpoints", "publish_folder"]
+__all__ = ["LEDGER", "MANIFEST", "Checkpoints", "publish_folder"]
 
 logger = logging.getLogger(__name__)
-MANIFEST = "manifest.json"
+MANIFEST, LEDGER = "manifest.json", "ledger.json"
 _BLOCK = 1 << 20
 
 
@@ -64,13 +65,19 @@ class Checkpoints:
         self.broken: list[str] = []
         """What rank 0 has skipped, and why."""
 
-    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
-        """Copies the state of a step and begins to write it; waits for the one before. A collective."""
+    def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer, ledger: bytes = b"{}") -> None:
+        """Copies the state of a step and begins to write it; waits for the one before. A collective.
+
+        Args:
+            step, policy, optimizer: what a resume goes on from.
+            ledger: the buffer's `ledger_tail` on rank 0.
+        """
         self._wait()
         partial = self.folder / f".partial-{_name(step)}"
         if dist.get_rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
+            (partial / LEDGER).write_bytes(ledger)
         barrier()
         self._writing = self._threads.submit(self._write, step, partial, _copied(_state(policy, optimizer)))
 
@@ -133,6 +140,14 @@ class Checkpoints:
             set_state_dict(policy, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         return int(step)
 
+    def ledger(self) -> bytes:
+        """The newest steps' groups as the newest checkpoint has them; an empty object where there is none."""
+        for step in reversed(self.steps()):
+            path = self.folder / _name(step)
+            if _fault(path, only=LEDGER) is None:
+                return (path / LEDGER).read_bytes()
+        return b"{}"
+
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first; folders that a person put beside them are left alone."""
         found = {path.name: path.name.removeprefix("step-") for path in self.folder.glob("step-*") if path.is_dir()}
@@ -188,10 +203,10 @@ def _write_manifest(folder: Path, step: int) -> None:
         os.fsync(file.fileno())
 
 
-def _fault(folder: Path) -> str | None:
+def _fault(folder: Path, only: str | None = None) -> str | None:
     try:
         listed = orjson.loads((folder / MANIFEST).read_bytes())["files"]
-        files = [(name, size, crc) for name, (size, crc) in listed.items()]
+        files = [(name, *listed[name]) for name in (listed if only is None else (only,))]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"{MANIFEST}: {error}"
     for name, size, crc in files:

@@ -64,9 +64,13 @@ class Feed:
         self.waited: dict[str, float] = {}
         """Seconds that the last `take` waited, by reason; known to rank 0."""
 
-    def claim(self) -> TrainerClaim:
-        """Makes this trainer the run's only one: older ones are refused from here on. A collective."""
-        claim = self._runner.run(self._buffer.claim_trainer()) if self._rank == 0 else self._claim
+    def claim(self, ledger: bytes = b"{}", covered: int = 0) -> TrainerClaim:
+        """Makes this trainer the run's only one: older ones are refused from here on. A collective.
+
+        Args:
+            ledger, covered: what the newest checkpoint has of the ledger, and the oldest checkpoint's step; rank 0's.
+        """
+        claim = self._runner.run(self._buffer.claim_trainer(ledger, covered)) if self._rank == 0 else self._claim
         self._claim = TrainerClaim(**orjson.loads(broadcast(orjson.dumps(asdict(claim)))))
         return self._claim
 
@@ -131,6 +135,10 @@ class Feed:
     def read_ahead(self) -> None:
         """Starts to read, beside the training that follows, what the next step would take now."""
         self._prefetch.begin()
+
+    def ledger_tail(self) -> bytes:
+        """The newest steps' groups, for a checkpoint; known to rank 0."""
+        return self._buffer.ledger_tail()
 
     def checkpoints_kept(self, oldest_step: int) -> None:
         """Lets the buffer retire what no resume needs: everything up to the oldest checkpoint. Rank 0 says so."""

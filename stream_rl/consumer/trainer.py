@@ -132,7 +132,7 @@ class Trainer:
             self._feed.finish()
 
     def _resume(self) -> int:
-        claim = self._feed.claim()
+        claim = self._feed.claim(self._checkpoints.ledger(), min(self._checkpoints.steps(), default=0))
         self._incarnation, self._level = claim.incarnation, claim.ledger_steps
         if (steps := self._config.trainer.steps) < self._level:
             raise ConfigError(f"trainer.steps={steps} is less than the {self._level} steps that the run has: raise it")
@@ -207,7 +207,8 @@ class Trainer:
     def _checkpoint(self, step: int) -> None:
         if step != self._saved:
             self._give_up_old(wait=True)
-            self._checkpoints.save(step, self._updater.policy, self._updater.optimizer)
+            updater = self._updater
+            self._checkpoints.save(step, updater.policy, updater.optimizer, self._feed.ledger_tail())
             self._saved = step
 
     def _give_up_old(self, *, wait: bool) -> None:

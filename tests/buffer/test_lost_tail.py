@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import orjson
 import pytest
 from journal_builders import RULES, START, accounts, begin, entry, finish, outcome, play, turn, waits_for
 from rewinding_server import RewindingServer
@@ -132,6 +133,41 @@ async def test_two_checkpoints_within_what_redis_lost_are_no_matter(
     await buffer.checkpoints_kept(claim, 3)
     now = await buffer.snapshot()
     assert (now.admitted, now.trained, now.ledger_steps, now.journal_bytes) == (6, 6, 3, 0)
+
+
+async def test_what_redis_lost_together_with_the_trainer_stands_in_its_checkpoint(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    claim = await buffer.claim_trainer()
+    await play(buffer, 4)
+    first = await entry(buffer, claim, 1)
+    rewinding.mark()
+    entries = [first]
+    for step in (2, 3):
+        await buffer.engine_serving("engine-0", WeightVersion(step - 1))
+        await play(buffer, 4)
+        entries.append(await entry(buffer, claim, step))
+    checkpoint = buffer.ledger_tail()
+    rewinding.rewind()
+    async with await TrajectoryBuffer.connect(rewinding.url, "run") as other:
+        claim = await other.claim_trainer(checkpoint, covered=2)
+        assert claim.ledger_steps == 3
+        # The oldest checkpoint covers step 2; step 3 may have to be trained again, and is played again.
+        assert await waits_for(other, claim, 3) == "records_lost"
+        assert {s.lease.sample_id.group for s in await buffer.lease("p", 4)} == set(entries[2].groups)
+        now = await other.snapshot()
+        assert (now.admitted, now.trained, now.ledger_steps) == (6, 6, 3)
+
+
+async def test_a_checkpoint_with_a_gap_to_the_ledger_or_of_another_run_is_left_alone(
+    buffer: TrajectoryBuffer, rewinding: RewindingServer
+) -> None:
+    later = orjson.dumps({"3": "{}"})
+    assert (await buffer.claim_trainer(later)).ledger_steps == 0
+    claim = await buffer.claim_trainer()
+    await play(buffer, 4)
+    await entry(buffer, claim, 1)
+    assert (await buffer.claim_trainer(later)).ledger_steps == 1
 
 
 async def test_a_ledger_that_nobody_remembers_is_named(

@@ -15,7 +15,7 @@ from trajectories import ragged_groups
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer import checkpoint
 from stream_rl.consumer.batching import flatten
-from stream_rl.consumer.checkpoint import MANIFEST, Checkpoints
+from stream_rl.consumer.checkpoint import LEDGER, MANIFEST, Checkpoints
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import full_tensors
 from stream_rl.consumer.update import Updater
@@ -102,6 +102,18 @@ def test_a_broken_checkpoint_is_skipped_with_a_warning(
     with caplog.at_level(logging.WARNING, "stream_rl"):
         assert load(checkpoints, updater) == (2, 2.0)
     assert "step-000004 is broken and skipped" in caplog.text
+
+
+def test_the_newest_whole_ledger_is_found_whatever_else_is_broken(updater: Updater, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, kept=3)
+    assert checkpoints.ledger() == b"{}"
+    for step in (1, 2):
+        checkpoints.save(step, updater.policy, updater.optimizer, b'{"%d": "{}"}' % step)
+        checkpoints.completed(wait=True)
+    flip(tmp_path / "step-000002")
+    assert checkpoints.ledger() == b'{"2": "{}"}'
+    (tmp_path / "step-000002" / LEDGER).write_bytes(b'{"3": "{}"}')
+    assert checkpoints.ledger() == b'{"1": "{}"}'
 
 
 def test_the_newest_are_kept_and_the_oldest_kept_is_told(updater: Updater, tmp_path: Path) -> None:
