@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -87,7 +88,7 @@ class Episode:
         begun: bool = False,
         returned: str = "",
         scope: CacheScope | None = None,
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.monotonic,  # the event loop's may know whole milliseconds only
     ) -> None:
         self.sample = sample
         self._rollout = rollout
@@ -98,7 +99,7 @@ class Episode:
         self._begun = begun
         self._returned = returned
         self._scope = scope
-        self._clock = clock or asyncio.get_running_loop().time
+        self._clock = clock
         self._since = self._clock()
         self._interrupted = False
         self._known = len(sample.prompt_tokens) + sample.response_length if sample.turns else 0
