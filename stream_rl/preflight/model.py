@@ -33,9 +33,28 @@ def check_model(config: Config) -> None:
             f"model.path={path!r}: lower it"
         )
     if Path(path).is_dir():
-        check_weights(Path(path), model)
+        check_weights("model.path", Path(path), model)
     if (reference := config.trainer.reference_path) is not None:
-        _load_config("trainer.reference_path", reference)
+        _check_reference(reference, model)
+
+
+def _check_reference(path: str, model: PretrainedConfig) -> None:
+    """It may be of another kind and size than the model, but must read and write the same tokens, and see what it sees.
+
+    Raises ModelError.
+    """
+    setting = "trainer.reference_path"
+    reference = _load_config(setting, path)
+    ours, theirs = (config.get_text_config().vocab_size for config in (model, reference))
+    if ours != theirs:
+        raise ModelError(f"{setting}={path!r} has a vocabulary of {theirs}, model.path one of {ours}: name another")
+    if getattr(model, "vision_config", None) is not None and reference.model_type != model.model_type:
+        raise ModelError(
+            f"{setting}={path!r} is a {reference.model_type}, which does not take images as model.path, a "
+            f"{model.model_type}, does: name a {model.model_type}"
+        )
+    if Path(path).is_dir():
+        check_weights(setting, Path(path), reference)
 
 
 def _load_config(setting: str, path: str) -> PretrainedConfig:
@@ -47,35 +66,47 @@ def _load_config(setting: str, path: str) -> PretrainedConfig:
     return config
 
 
-def check_weights(folder: Path, config: PretrainedConfig) -> None:
-    """Reads the head of every safetensors file and compares the shapes with those of the model. Raises ModelError."""
-    wanted = _shapes(folder, config)
+def check_weights(setting: str, folder: Path, config: PretrainedConfig) -> None:
+    """Compares names and shapes of the weights with the model's; reads only the heads of the safetensors files.
+
+    Where the files name weights that the model has not, transformers may make its own of them: none counts as missing.
+
+    Raises ModelError, which names `setting`.
+    """
+    where = f"{setting}={str(folder)!r}"
+    wanted, spare = _shapes(where, config)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ModelError(f"model.path={str(folder)!r} holds no weights (*.safetensors): copy or convert them")
+        raise ModelError(f"{where} holds no weights (*.safetensors): copy or convert them")
+    found: dict[str, tuple[int, ...]] = {}
     for file in files:
         try:
             with safe_open(file, framework="pt") as weights:
-                found = {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+                shapes = {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise ModelError(f"model.path={str(folder)!r}: {file.name} is damaged, copy it anew ({error})") from error
-        for name, shape in found.items():
+            raise ModelError(f"{where}: {file.name} is damaged, copy it anew ({error})") from error
+        for name, shape in shapes.items():
             if wanted.get(name, shape) != shape:
                 raise ModelError(
-                    f"model.path={str(folder)!r}: {name} in {file.name} is {shape}, and config.json wants "
-                    f"{wanted[name]}: they are of different models"
+                    f"{where}: {name} in {file.name} is {shape}, and config.json wants {wanted[name]}: they are of "
+                    "different models"
                 )
+        found |= shapes
+    if found.keys() <= wanted.keys() and (missing := sorted(wanted.keys() - spare - found.keys())):
+        raise ModelError(f"{where}: {missing[0]} is in none of its *.safetensors: {len(missing)} weights are missing")
 
 
-def _shapes(folder: Path, config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+def _shapes(where: str, config: PretrainedConfig) -> tuple[dict[str, tuple[int, ...]], set[str]]:
+    """The shape of every weight of the model by name, and the names that a file may lack: of twins, of mere buffers."""
     kind = AutoModelForCausalLM if getattr(config, "vision_config", None) is None else AutoModelForImageTextToText
     try:
         with torch.device("meta"):
             model = kind.from_config(config)  # type: ignore[no-untyped-call]
     except (ValueError, RuntimeError, TypeError) as error:
-        reason = _first_line(error)
-        raise ModelError(f"model.path={str(folder)!r} is no causal language model: {reason}") from error
-    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        raise ModelError(f"{where} is no causal language model: {_first_line(error)}") from error
+    twins = getattr(model, "all_tied_weights_keys", None) or {}
+    spare = {*twins, *twins.values(), *(name for name, _ in model.named_buffers())}
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}, spare
 
 
 def _check_exists(setting: str, path: str) -> None:
