@@ -13,9 +13,10 @@ EXAMPLES = """Example:
 INTRODUCTION = """# Metrics
 
 `stream-rl metrics` prints this page. Every process of a run serves its part on `/metrics`; `stream-rl status RUN`
-shows the addresses, `stream-rl metrics-sd` tells them to Prometheus. A fact is counted where it is accepted: a zombie,
-a retry or a resume never counts twice; what the buffer and the run's logs record, the supervisor counts from there, so
-that no death loses any of it. Of dashboards, alerts, traces and logs: [observability.md](observability.md).
+shows the addresses, `stream-rl metrics-sd` tells them to Prometheus. What a turn adds is counted when its commit is
+accepted: a zombie, a retry or a resume never counts it twice. What the buffer and the run's logs record, the supervisor
+counts from there, so that no death loses any of it. Of dashboards, alerts, traces and logs:
+[observability.md](observability.md).
 
 | metric | kind | unit | labels | meaning | panel |
 |---|---|---|---|---|---|

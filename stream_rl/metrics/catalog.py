@@ -1,8 +1,8 @@
 """Every metric, each defined once: name, kind, help, labels, buckets, unit, and the panel that draws it.
 
-A metric is used where the fact is accepted (a turn's seconds when its commit is), so that a zombie, a retry or a resume
-never counts twice. What a run's records say (ended samples, steps, the buffer's counters) the supervisor counts from
-those records, however often processes die: see run_figures.py.
+What a turn adds is counted when its commit is accepted, so that a zombie, a retry or a resume never counts it twice;
+retries and resumes themselves when they happen. What a run's records say (ended samples, steps, the buffer's counters)
+the supervisor counts from those records, however often processes die: see run_figures.py.
 
     catalog.ENV_SECONDS.observe(0.2, environment="guess_number")
 """
@@ -17,6 +17,8 @@ SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.
 TOKENS = tuple(float(4**power) for power in range(1, 10))
 SMALL = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 100.0)
 TENTHS = tuple(round(0.1 * tenth, 1) for tenth in range(11))
+REWARDS = (-10.0, -3.0, -1.0, -0.5, *TENTHS, 2.0, 3.0, 10.0)
+"""Some below 0: then the sum is no counter, and prometheus-client leaves it out."""
 
 # Samples, from the buffer's records (supervisor)
 TURNS_PER_SAMPLE = Metric(
@@ -32,8 +34,12 @@ TURNS_COMMITTED = Metric(
     unit="turns", panel="Turns committed",
 )  # fmt: skip
 SAMPLE_REWARD = Metric(
-    "sample_reward", "histogram", "Reward of a finished sample, once per trajectory", ("environment",), TENTHS,
+    "sample_reward", "histogram", "Reward of a finished sample, once per trajectory", ("environment",), REWARDS,
     unit="reward", panel="Reward",
+)  # fmt: skip
+SAMPLE_REWARDS = Metric(
+    "sample_rewards_total", "counter", "Rewards of finished samples added up, those below 0 apart, without their sign",
+    ("environment", "sign"), unit="reward", panel="Reward",
 )  # fmt: skip
 RESPONSE_LENGTH = Metric(
     "response_length_tokens", "histogram", "Response tokens of a finished sample", ("environment",), TOKENS,

@@ -68,7 +68,8 @@ class Metric:
     def series(self) -> frozenset[str]:
         """Names of the series that it is exposed as."""
         if self.kind == "histogram":
-            return frozenset(f"{self.full_name}_{part}" for part in ("bucket", "sum", "count"))
+            parts = ("bucket", "count") if self.buckets[0] < 0 else ("bucket", "sum", "count")
+            return frozenset(f"{self.full_name}_{part}" for part in parts)
         return frozenset((self.full_name,))
 
     def inc(self, amount: float = 1.0, **labels: str) -> None:

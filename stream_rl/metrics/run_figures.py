@@ -150,7 +150,10 @@ class RunFigures:
         if outcome["status"] not in (Status.COMPLETED, Status.TRUNCATED):
             return
         catalog.TURNS_PER_SAMPLE.observe(outcome["turns"], environment=environment)
-        catalog.SAMPLE_REWARD.observe(outcome["reward"], environment=environment)
+        reward = outcome["reward"]
+        catalog.SAMPLE_REWARD.observe(reward, environment=environment)
+        catalog.SAMPLE_REWARDS.inc(max(reward, 0.0), environment=environment, sign="+")
+        catalog.SAMPLE_REWARDS.inc(max(-reward, 0.0), environment=environment, sign="-")
         catalog.RESPONSE_LENGTH.observe(outcome["response_length"], environment=environment)
         times = self._finished.setdefault(outcome["group"], [])
         times.append(outcome["time"])

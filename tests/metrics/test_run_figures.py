@@ -50,9 +50,19 @@ def test_each_sample_counts_once_however_often_it_is_read(figures: RunFigures, g
     assert grown("samples_ended_total", status="completed", reason="env_done", **of) == 1
     assert grown("samples_ended_total", status="truncated", reason="max_turns", **of) == 1
     assert grown("samples_ended_total", status="failed", reason="env_failure", **of) == 1
-    assert grown("sample_reward_sum", **of) == 1.25
+    assert grown("sample_rewards_total", sign="+", **of) == 1.25
+    assert grown("sample_rewards_total", sign="-", **of) == 0
     assert grown("turns_per_sample_count", **of) == 2
     assert grown("generated_tokens_total", **of) == 18
+
+
+def test_rewards_below_zero_are_added_up_apart(figures: RunFigures, grown: Grown) -> None:
+    figures.ended([record(1, reward=-2.0), record(2, reward=0.5), record(3, reward=20.0)])
+    of = {"environment": ENVIRONMENT}
+    assert grown("sample_rewards_total", sign="-", **of) == 2.0
+    assert grown("sample_rewards_total", sign="+", **of) == 20.5
+    assert grown("sample_reward_count", **of) == 3
+    assert grown("sample_reward_bucket", le="-1.0", **of) == 1
 
 
 def test_a_restarted_attempt_has_not_ended(figures: RunFigures, grown: Grown) -> None:

@@ -64,6 +64,13 @@ class Observed:
         found = self.ask("query", query=f"sum (last_over_time({name}{{{matchers}}}[1h]))", time=self.ended)["result"]
         return float(found[0]["value"][1]) if found else 0.0
 
+    @property
+    def reward(self) -> float:
+        """Of all finished samples together."""
+        return self.total("stream_rl_sample_rewards_total", sign="+") - self.total(
+            "stream_rl_sample_rewards_total", sign="-"
+        )
+
     def filled(self, expr: str) -> str:
         """A dashboard's query with its variables."""
         values = {"$__interval": "10s", "$window": "60s", "$run": self.folder.name, "$environment": ".*"}

@@ -105,7 +105,8 @@ def test_counters_say_what_the_buffer_recorded(observed: Observed) -> None:
         assert observed.total("stream_rl_samples_ended_total", status=status, reason=reason) == count
     assert observed.total("stream_rl_samples_ended_total") == len(ended)
     assert observed.total("stream_rl_generated_tokens_total") == sum(one["generated"] for one in ended)
-    assert observed.total("stream_rl_sample_reward_sum") == pytest.approx(math.fsum(one["reward"] for one in finished))
+    assert observed.total("stream_rl_sample_reward_count") == len(finished)
+    assert observed.reward == pytest.approx(math.fsum(one["reward"] for one in finished))
     assert observed.total("stream_rl_turns_per_sample_sum") == sum(one["turns"] for one in finished)
     assert observed.total("stream_rl_response_length_tokens_sum") == sum(one["response_length"] for one in finished)
 

@@ -124,7 +124,8 @@ def test_what_ended_is_counted_as_the_buffer_recorded_it(killed: tuple[Observed,
     for (status, reason), count in Counter((one["status"], one["stop_reason"]) for one in ended).items():
         assert observed.total("stream_rl_samples_ended_total", status=status, reason=reason) == count
     assert observed.total("stream_rl_generated_tokens_total") == sum(one["generated"] for one in ended)
-    assert observed.total("stream_rl_sample_reward_sum") == pytest.approx(math.fsum(one["reward"] for one in finished))
+    assert observed.total("stream_rl_sample_reward_count") == len(finished)
+    assert observed.reward == pytest.approx(math.fsum(one["reward"] for one in finished))
     assert observed.total("stream_rl_turns_per_sample_sum") == sum(one["turns"] for one in finished)
     assert observed.total("stream_rl_sibling_wait_seconds_count") == snapshot.trained
 

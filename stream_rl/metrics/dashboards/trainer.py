@@ -8,11 +8,15 @@ from stream_rl.metrics.dashboards.promql import growth, latest, mean, quantile, 
 
 __all__ = ["REWARD", "STEPS_PER_HOUR", "STEP_SECONDS", "TRAINER"]
 
+_REWARDS = [rate(catalog.SAMPLE_REWARDS, "environment", sign=sign) for sign in ("[+]", "-")]
 REWARD = lines(
     "Reward",
     "Mean reward of finished samples, once per trajectory, and of the last step's. Flat at 0: no sample ever succeeds, "
     "make the task easier at first; a sudden fall: see Entropy, Engine and trainer, and the annotations.",
-    (mean(catalog.SAMPLE_REWARD, "environment"), "mean {{environment}}"),
+    (
+        f"({' - '.join(_REWARDS)}) / {rate(catalog.SAMPLE_REWARD, 'environment', suffix='_count')}",
+        "mean {{environment}}",
+    ),
     (quantile(0.9, catalog.SAMPLE_REWARD, "environment"), "p90 {{environment}}"),
     (latest(catalog.REWARD_MEAN), "last step"),
 )
