@@ -2,7 +2,7 @@
 
     Supervisor (asyncio, the command's own process)
       ├── keep redis        the embedded server, unless buffer.url names one
-      ├── keep engine-i     one SGLang server
+      ├── keep engine-i     one SGLang server; one of engine.urls: external_engine.py
       ├── keep producer-i   hundreds of turn loops
       ├── keep trainer      world_size ranks; one rank's death ends all of them
       └── watch             what is written down about the run: recording.py
@@ -26,6 +26,7 @@ from stream_rl.buffer import EmbeddedServer, ProcessRecord, RunRules, Trajectory
 from stream_rl.buffer.records import RecoveryKind
 from stream_rl.config import Config
 from stream_rl.errors import NoTrainableBatch, ProcessDied, RepeatedDeaths, StreamRLError, UserError
+from stream_rl.external_engine import ExternalEngine
 from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.pinned_evaluation import PinnedEvaluations
 from stream_rl.recording import Progress, RunRecorder
@@ -99,6 +100,11 @@ class Supervisor:
         self._progress = progress
         self._deaths = DeathBudget(config.supervision.max_deaths_without_progress)
         self._recorder = RunRecorder(config, buffer, progress)
+        pause, start_timeout = config.supervision.heartbeat, config.engine.start_timeout
+        self._external = [
+            ExternalEngine(f"engine-{index}", url, buffer, progress.say, pause=pause, start_timeout=start_timeout)
+            for index, url in enumerate(config.engine.urls)
+        ]
         self._draining: asyncio.Task[None] | None = None
         self._ending = False
         self._interrupted = False
@@ -190,10 +196,9 @@ class Supervisor:
         raise ProcessDied("the embedded Valkey server ended")
 
     async def _engine(self, index: int) -> None:
-        name, urls = f"engine-{index}", self._config.engine.urls
-        if urls:
-            return await self._external_engine(name, urls[index])
-        joined = asyncio.Event()
+        if self._external:
+            return await self._external[index].live()
+        name, joined = f"engine-{index}", asyncio.Event()
 
         async def up(url: str, pid: int) -> None:
             await self._buffer.engine_joined(name, url, pid)
@@ -221,13 +226,6 @@ class Supervisor:
         while any(engine.engine_id == name for engine in await self._buffer.engines()):
             await asyncio.sleep(self._config.supervision.heartbeat)
         raise ProcessDied("it did not take a weight update, the trainer's log has the reason")
-
-    async def _external_engine(self, name: str, url: str) -> None:
-        """Joins a server that others run; again whenever the trainer has put it out for a failed update."""
-        while True:
-            if all(engine.engine_id != name for engine in await self._buffer.engines()):
-                await self._buffer.engine_joined(name, url, 0)
-            await asyncio.sleep(self._config.supervision.heartbeat)
 
     async def _evaluate(self) -> None:
         self._progress.say(f"evaluating {self._config.evaluation.episodes} held-out episodes")

@@ -17,6 +17,8 @@ from stream_rl.buffer import EmbeddedServer, RunSnapshot, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.errors import ConfigError, ProcessDied, RepeatedDeaths, StreamRLError
 from stream_rl.supervision import DeathBudget, Supervisor
+from stream_rl.testing.fake_engine import FakeEngineServer
+from stream_rl.testing.token_sources import scripted
 
 
 def test_deaths_without_progress_end_the_run_with_the_last_cause() -> None:
@@ -158,3 +160,25 @@ async def test_an_interrupt_leaves_out_the_evaluation_and_the_run_is_finished(co
     summary = await supervise(config, processes, lines)
     assert (summary["finished"], summary["eval_reward"]) == (True, None)
     assert "leaving out the evaluation, the training stands (again: stop at once)" in lines.said
+
+
+async def test_an_external_engine_that_refuses_every_update_ends_the_run(config: Config) -> None:
+    processes, lines = ScriptedProcesses(deaths=0), Lines()
+    async with FakeEngineServer(scripted([1]), vocab_size=8) as engine:
+        tree = config.model_dump()
+        chosen = Config.parse({**tree, "engine": {**tree["engine"], "urls": [engine.url]}})
+        with EmbeddedServer(config.folder / "buffer", fsync="no") as server:
+            async with await TrajectoryBuffer.of(chosen, server.url) as buffer, asyncio.timeout(20):
+
+                async def trainer() -> None:
+                    while True:  # as Publication does with one that does not take its update
+                        await asyncio.sleep(0.001)
+                        for known in await buffer.engines():
+                            await buffer.engine_left(known.engine_id)
+
+                processes.trainer = trainer  # type: ignore[method-assign]
+                with pytest.raises(RepeatedDeaths, match=r"engine died 3 times at step 0 .*did not take a weight up"):
+                    await Supervisor(chosen, buffer, server, processes, lines).run(server.url, resume=False)
+                assert (await buffer.snapshot()).recoveries["engine"] == 2
+    told = [line for line in lines.said if line.startswith("engine-0 died, bringing it back")]
+    assert len(told) == 3
