@@ -59,7 +59,7 @@ smollm2: $(INSTALLED) models/smollm2  ## SmolLM2-135M on one-digit addition
 	$(BIN)/stream-rl train examples/smollm2_arithmetic.yaml run=runs/smollm2-$(SEED) seed=$(SEED) $(ARGS)
 
 test: $(INSTALLED) lint  ## the checks and the tests, on real SGLang and real Valkey
-	$(BIN)/python -m pytest --ignore=tests/observability
+	$(BIN)/python -m pytest --ignore=tests/observability --durations=20
 
 test-observability: $(INSTALLED)  ## a real run under a real Prometheus (KILLS=20); needs Debian's prometheus, chromium
 	$(BIN)/python -m pytest tests/observability

@@ -135,3 +135,10 @@ def test_ways_to_interrupt(benchmark: Any) -> None:
     assert played["none"]["prefilled_again"] == played["in_place"]["prefilled_again"] == 0
     assert played["retract"]["prefilled_again"] > 0
     assert "short contexts" in printed
+
+
+def test_requests_with_pictures(benchmark: Any) -> None:
+    figures, printed = benchmark("image_requests.py", "--contenders", "pictures", "--episodes", "8")
+    (rate,) = figures["pictures"]
+    assert rate > 0
+    assert "of the first" in printed
