@@ -1,8 +1,9 @@
 """What the buffer costs and keeps, beside its peers: TransferQueue, Ray's Queue, multiprocessing.Queue, a Redis stream.
 
 All contenders run in one interleaved run on this machine, each with a producer and a consumer process of its own; what
-must survive is written with appendfsync everysec unless said. The ceiling is a bare copy of our records' bytes through
-a unix socket. Peers that are not installed are left out, by name: see `--help`.
+must survive is written with appendfsync everysec unless said. Ceilings are a bare copy of our records' bytes through a
+unix socket, and for what is to survive, plain SETs and GETs, or RPUSHes, of them. Peers that are not installed are left
+out, by name: see `--help`.
 
     python benchmarks/buffer.py                       everything, minutes
     python benchmarks/buffer.py --quick               the same, less of it, under a minute without Ray's cluster
@@ -102,7 +103,9 @@ class Benchmark:
         }  # fmt: skip
 
     def _losses(self) -> None:
-        left_out = {"bare", "tq-8"} | ({"mp-lists"} if self._args.quick else set())  # lists are lost as bytes are
+        left_out = {"bare", "plain", "tq-8"} | (
+            {"mp-lists"} if self._args.quick else set()
+        )  # lists are lost as bytes are
         names = [name for name in self._args.contenders if name not in left_out]
         measured = [
             losses.measure(partial(self._make, name, "losses"), self._args.samples, self._args.hang) for name in names

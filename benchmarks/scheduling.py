@@ -132,7 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--speed", type=float, help="how many times faster than the real thing")
     args = command_line.settled(
         parser.parse_args(),
-        usual={"steps": 26, "skipped": 5, "speed": 75.0},
+        usual={"steps": 30, "skipped": 10, "speed": 110.0},
         quick={"steps": 3, "skipped": 1, "speed": 400.0},
     )
     args.policies = [policy for policy in POLICIES if policy.name in args.policies]

@@ -12,9 +12,10 @@ from contenders.brokerless import BareSocket, QueueOfBytes, QueueOfLists
 from contenders.contender import Contender
 from contenders.on_ray import RayQueue, TransferQueue, start_ray, stop_ray
 from contenders.ours import Ours
+from contenders.plain_values import PlainValues
 from contenders.redis_stream import RedisStream
 
-WITHOUT_RAY = ("bare", "ours", "stream", "mp-lists", "mp-bytes")
+WITHOUT_RAY = ("bare", "plain", "ours", "stream", "mp-lists", "mp-bytes")
 ON_RAY = ("ray", "tq-1", "tq-8")
 NAMES = (*WITHOUT_RAY, *ON_RAY)
 INSTALL = "pip install --constraint constraints.txt --editable '.[benchmarks]'"
@@ -50,6 +51,7 @@ def contender(name: str, folder: Path, seed: int, ray_address: str, fsync: str =
     """One contender, its data in a folder of its own; not started."""
     made: dict[str, Callable[[], Contender]] = {
         "bare": lambda: BareSocket(folder, seed),
+        "plain": lambda: PlainValues(folder, seed, fsync),
         "ours": lambda: Ours(folder, seed, fsync),
         "stream": lambda: RedisStream(folder, seed, fsync),
         "mp-lists": lambda: QueueOfLists(folder, seed),

@@ -1,7 +1,8 @@
 """Turn commits of one long episode: what a turn costs, whether it grows, and what is written for it.
 
-Three ways to make a turn durable, one episode each in every round:
+Ways to make a turn durable, one episode each in every round:
     ours        `commit` of the turn's record: leased, fenced, appended
+    plain       the same bytes by a plain RPUSH, encoded beforehand, without lease or fence: what no append can undercut
     rewriting   the whole trajectory so far, joined and encoded by our codec, by a plain SET without lease or fence
     tq-1        a row of TransferQueue for the turn, since it cannot append
 """
@@ -49,6 +50,7 @@ class Turns:
         growth = [statistics.median(e[-ENDS:]) / statistics.median(e[:ENDS]) for e in self.long]
         made = [
             Bar(f"turn {TURNS}: rewriting / ours, seconds", ratios(last["rewriting"], last["ours"]), 5.0),
+            Bar(f"turn {TURNS}: rewriting / plain RPUSH, seconds", ratios(last["rewriting"], last["plain"])),
             Bar(f"turn {LONG} / turn 1, seconds", growth, most=1.2),
             Bar("bytes written / payload", [self.written / (TURNS * TOKENS * BYTES_PER_TOKEN)], most=1.05),
             Bar("bytes written / arrays that are not constant", [self.written / self.arrays], most=1.05),
@@ -91,11 +93,14 @@ async def measure(ours: Ours, rounds: int, seed: int, queue: Any = None) -> Turn
         before = ours.disk_bytes()
         await _commit(buffer, turns[:TURNS])
         written = ours.disk_bytes() - before
-        episodes: dict[str, list[Seconds]] = {"ours": [], "rewriting": []} | ({"tq-1": []} if queue else {})
+        episodes: dict[str, list[Seconds]] = {"ours": [], "plain": [], "rewriting": []}
+        if queue:
+            episodes["tq-1"] = []
         long = []
         for number in range(rounds + 1):
             ran = {
                 "ours": await _commit(buffer, turns[:TURNS]),
+                "plain": await _append(redis, turns[:TURNS]),
                 "rewriting": await _rewrite(redis, turns[:TURNS]),
             }
             if queue:
@@ -119,6 +124,16 @@ async def _commit(buffer: TrajectoryBuffer, turns: list[Turn]) -> Seconds:
         await buffer.commit(leased.lease, place, [one])
         seconds.append(time.perf_counter() - began)
     await buffer.commit(leased.lease, len(turns) + 1, [], OUTCOME)
+    return seconds
+
+
+async def _append(redis: Redis, turns: list[Turn]) -> Seconds:
+    seconds = []
+    for encoded in map(codec.encode, turns):
+        began = time.perf_counter()
+        await redis.rpush("appended", encoded)  # type: ignore[misc]
+        seconds.append(time.perf_counter() - began)
+    await redis.unlink("appended")
     return seconds
 
 

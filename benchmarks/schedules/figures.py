@@ -87,7 +87,7 @@ def claims(results: Mapping[str, Sequence[Figures]], policies: Sequence[Policy])
 def _against_others(results: Mapping[str, Sequence[Figures]]) -> list[Bar]:
     """Every other policy against ours at a bound that is no larger than the lag that it reached itself."""
     bars = []
-    ours = [name for name in ("ours", "ours, bound 4") if name in results]
+    ours = [name for name in results if name.startswith(OURS.name) and not name.endswith("retract")]
     for name, rounds in results.items():
         reached = max(one["group_lag_max"] for one in rounds)
         fits = [mine for mine in ours if max(one["group_lag_max"] for one in results[mine]) <= reached]

@@ -45,5 +45,6 @@ POLICIES = (
     Policy("admission and drop", STALENESS, UNBOUNDED, UNBOUNDED, drops_beyond=STALENESS),
     OURS,
     replace(OURS, name="ours, retract", pause_mode="retract"),
+    replace(OURS, name="ours, bound 6", max_staleness=6, max_lag=6),
     replace(OURS, name="ours, bound 4", max_staleness=4, max_lag=4),
 )
