@@ -3,7 +3,7 @@
     Supervisor (asyncio, the command's own process)
       ├── keep redis        the embedded server, unless buffer.url names one
       ├── keep engine-i     one SGLang server; one of engine.urls: external_engine.py
-      ├── keep producer-i   hundreds of turn loops
+      ├── keep producer-i   hundreds of turn loops; one that hangs has died: heartbeats.py
       ├── keep trainer      world_size ranks; one rank's death ends all of them
       └── watch             what is written down about the run: recording.py
 
@@ -19,7 +19,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, Protocol
 
 from stream_rl.buffer import EmbeddedServer, ProcessRecord, RunRules, TrajectoryBuffer
@@ -27,6 +27,7 @@ from stream_rl.buffer.records import RecoveryKind
 from stream_rl.config import Config
 from stream_rl.errors import NoTrainableBatch, ProcessDied, RepeatedDeaths, StreamRLError, UserError
 from stream_rl.external_engine import ExternalEngine
+from stream_rl.heartbeats import patience, until_silent
 from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.pinned_evaluation import PinnedEvaluations
 from stream_rl.recording import Progress, RunRecorder
@@ -149,7 +150,7 @@ class Supervisor:
             for index in range(config.engine.servers):
                 keepers.append(tasks.create_task(self._keep("engine", self._engine, index)))
             producers = [
-                tasks.create_task(self._keep("producer", self._processes.producer, index))
+                tasks.create_task(self._keep("producer", self._producer, index))
                 for index in range(config.producer.count)
             ]
             evaluations = PinnedEvaluations(
@@ -205,19 +206,9 @@ class Supervisor:
             self._progress.say(f"{name} is up at {url}")
             joined.set()
 
-        ends = [
-            asyncio.create_task(self._processes.engine(index, up)),
-            asyncio.create_task(self._until_put_out(name, joined)),
-        ]
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in ends:
-                if end.done():
-                    await end
+            await _first_of(self._processes.engine(index, up), self._until_put_out(name, joined))
         finally:
-            for end in ends:
-                end.cancel()
-            await asyncio.wait(ends)
             await self._buffer.engine_left(name)
 
     async def _until_put_out(self, name: str, joined: asyncio.Event) -> None:
@@ -226,6 +217,14 @@ class Supervisor:
         while any(engine.engine_id == name for engine in await self._buffer.engines()):
             await asyncio.sleep(self._config.supervision.heartbeat)
         raise ProcessDied("it did not take a weight update, the trainer's log has the reason")
+
+    async def _producer(self, index: int) -> None:
+        """Runs a producer; one that hangs is ended as if it had died."""
+        seconds = patience(self._config.producer.lease_seconds)
+        silent = until_silent(
+            self._buffer, f"producer-{index}", seconds=seconds, pause=self._config.supervision.heartbeat
+        )
+        await _first_of(self._processes.producer(index), silent)
 
     async def _evaluate(self) -> None:
         self._progress.say(f"evaluating {self._config.evaluation.episodes} held-out episodes")
@@ -255,6 +254,20 @@ class Supervisor:
             return
         self._progress.say("draining: committing open turns and writing a checkpoint (again: stop at once)")
         self._draining = asyncio.ensure_future(self._buffer.drain_run())
+
+
+async def _first_of(*lives: Coroutine[Any, Any, None]) -> None:
+    """Awaits whichever ends first, and ends the others. Raises what it raised."""
+    ends = [asyncio.create_task(life) for life in lives]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            if end.done():
+                await end
+    finally:
+        for end in ends:
+            end.cancel()
+        await asyncio.wait(ends)
 
 
 def _process(kind: Literal["supervisor", "redis"], pid: int, metrics_url: str = "") -> ProcessRecord:

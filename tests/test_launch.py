@@ -131,6 +131,50 @@ def test_an_interrupted_run_goes_on_where_it_stopped_with_two_ranks(run_folder: 
     assert sorted(steps) == list(range(1, 11))
 
 
+BLOCKING = """
+import time
+from pathlib import Path
+
+from stream_rl.envs.guess_number import GuessNumber, prompt
+
+ONCE = Path(__file__).with_suffix(".blocked")
+
+
+def build_env(sample=None, args=None, **_):
+    return Blocking(int(sample.label))
+
+
+class Blocking(GuessNumber):
+    async def step(self, response_text):
+        block()
+        return await super().step(response_text)
+
+    async def cut(self, response_text):
+        block()
+        return await super().cut(response_text)
+
+
+def block():
+    if not ONCE.exists():
+        ONCE.touch()
+        time.sleep(1e6)  # not asyncio's
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_producer_whose_loop_is_blocked_is_killed_and_the_run_goes_on(
+    run_folder: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "blocking.py").write_text(BLOCKING)
+    settings = (f"environment.path={tmp_path / 'blocking.py'}", "producer.lease_seconds=1", "evaluation.episodes=0")
+    run = Run(run_folder, tiny_model, 1, *settings)
+    with run.started() as process:
+        assert run.wait(process) == 0, run.output.read_text()
+    run.assert_every_group_trained_once()
+    assert run.summary["recoveries"]["producer"] == 1
+    assert "producer-0 died, bringing it back: no heartbeat for" in run.output.read_text()
+
+
 def test_a_run_whose_engine_cannot_start_ends_with_the_reason(run_folder: Path, tiny_model: Path) -> None:
     settings = ('engine.extra_args=["--no-such-flag"]', "supervision.max_deaths_without_progress=1")
     run = Run(run_folder, tiny_model, 2, *settings)

@@ -72,6 +72,9 @@ class ScriptedProcesses:
             raise ProcessDied("killed")
         self._trained.set()
 
+    def let_train(self) -> None:
+        self._trained.set()
+
     async def trainer(self) -> None:
         await self._trained.wait()
         if self._fault is not None:
@@ -182,3 +185,32 @@ async def test_an_external_engine_that_refuses_every_update_ends_the_run(config:
                 assert (await buffer.snapshot()).recoveries["engine"] == 2
     told = [line for line in lines.said if line.startswith("engine-0 died, bringing it back")]
     assert len(told) == 3
+
+
+async def test_a_producer_that_hangs_is_ended_brought_back_and_counted(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream_rl.heartbeats.LEAST_SECONDS", 0.1)
+    processes, lines, lives = ScriptedProcesses(deaths=0), Lines(), []
+    config = Config.parse({**config.model_dump(), "producer": {"lease_seconds": 0.3}})
+    with EmbeddedServer(config.folder / "buffer", fsync="no") as server:
+        async with await TrajectoryBuffer.of(config, server.url) as buffer, asyncio.timeout(20):
+
+            async def producer(index: int) -> None:
+                lives.append("begun")
+                await asyncio.sleep(0.1)
+                if len(lives) > 1:
+                    processes.let_train()
+                    return
+                await buffer.heartbeat(f"producer-{index}", 0.3)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    lives.append("ended")
+
+            processes.producer = producer  # type: ignore[method-assign]
+            summary = await Supervisor(config, buffer, server, processes, lines).run(server.url, resume=False)
+    assert lives == ["begun", "ended", "begun"]
+    assert summary["recoveries"] == {"producer": 1, "engine": 0, "trainer": 0, "redis": 0}
+    (line,) = [line for line in lines.said if "died" in line]
+    assert line.startswith("producer-0 died, bringing it back: no heartbeat for 0.6 s beyond producer.lease_seconds")

@@ -135,13 +135,13 @@ class OperatorCalls:
                  if b"requeue_nonce" in fields]  # fmt: skip
         return {group: Requeued(False, int(again) if again else None) for group, again in found}
 
-    async def live_producers(self) -> int:
-        """Producers whose heartbeat has not run out, by the server's clock."""
+    async def live_producers(self) -> list[str]:
+        """Producers whose heartbeat has not run out, by the server's clock; each life as `<producer>:<nonce>`."""
         key = self._connection.key("holders")
         (seconds, micros), holders = await self._connection.pipeline(
             lambda pipe: (pipe.time(), pipe.zrange(key, 0, -1, withscores=True))
         )
-        return sum(until > 1000 * seconds + micros / 1000 for _, until in holders)
+        return [holder.decode() for holder, until in holders if until > 1000 * seconds + micros / 1000]
 
     async def purge(self) -> AsyncIterator[int]:
         """Deletes every key of the run and nothing else; yields how many are gone, after each bounded call."""

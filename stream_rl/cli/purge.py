@@ -62,7 +62,7 @@ async def _purge_keys(config: Config, url: str, yes: bool) -> None:
     from stream_rl.buffer.connection import masked  # noqa: PLC0415 - as above
 
     async with await TrajectoryBuffer.of(config, url) as buffer:
-        if producers := await buffer.live_producers():
+        if producers := len(await buffer.live_producers()):
             raise ConfigError(f"the run {config.name!r} is running: {producers} producers are alive; stop it first")
         if not yes:
             typer.confirm(f"Delete every key of the run {config.name!r} from {masked(url)}?", abort=True)
