@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Literal
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, disable_created_metrics
+
+from stream_rl.metrics.batched_histogram import BatchedHistogram
 
 __all__ = ["METRICS", "PREFIX", "Kind", "Metric"]
 
@@ -44,8 +46,8 @@ class Metric:
     registry: CollectorRegistry = REGISTRY
     unit: str = ""
     panel: str = ""
-    _collector: Counter | Gauge | Histogram = field(init=False, repr=False)
-    _children: dict[tuple[str | None, ...], Counter | Gauge | Histogram] = field(
+    _collector: Counter | Gauge | BatchedHistogram = field(init=False, repr=False)
+    _children: dict[tuple[str | None, ...], Counter | Gauge | BatchedHistogram] = field(
         default_factory=dict, init=False, repr=False
     )
     _shown: bool = field(default=False, init=False, repr=False)
@@ -56,7 +58,9 @@ class Metric:
         elif self.kind == "gauge":
             self._collector = Gauge(self.full_name, self.help, self.labels, registry=None)
         else:
-            self._collector = Histogram(self.full_name, self.help, self.labels, registry=None, buckets=self.buckets)
+            self._collector = BatchedHistogram(
+                self.full_name, self.help, self.labels, registry=None, buckets=self.buckets
+            )
         METRICS.append(self)
 
     @property
@@ -87,7 +91,7 @@ class Metric:
     def observe(self, value: float, **labels: str) -> None:
         """Adds one observation to a histogram."""
         child = self._child(labels)
-        assert isinstance(child, Histogram)
+        assert isinstance(child, BatchedHistogram)
         child.observe(value)
 
     def advance(self, total: float, **labels: str) -> None:
@@ -102,7 +106,7 @@ class Metric:
             del self._children[gone]
             self._collector.remove(*gone)
 
-    def _child(self, labels: dict[str, str]) -> Counter | Gauge | Histogram:
+    def _child(self, labels: dict[str, str]) -> Counter | Gauge | BatchedHistogram:
         # prometheus-client checks and sorts the labels at every call, which ten times a turn is a good part of it.
         key = tuple(map(labels.get, self.labels))
         if (child := self._children.get(key)) is None:
