@@ -69,7 +69,7 @@ dashboards: $(INSTALLED)  ## deploy/grafana/dashboards anew, from stream_rl/metr
 
 $(MLFLOW)/.installed:
 	@test -x $(MLFLOW)/bin/python || $(PYTHON) -m venv $(MLFLOW)
-	@$(MLFLOW)/bin/pip --disable-pip-version-check install --quiet mlflow==3.18.0
+	@$(MLFLOW)/bin/pip --disable-pip-version-check install --quiet mlflow==3.17.2
 	@touch $@
 
 mlflow-demo: $(INSTALLED) $(MLFLOW)/.installed models/smollm2  ## an agent with a tool, traced into MLflow's UI
