@@ -1,6 +1,6 @@
 """guess_number with a world that takes its time: every answer comes after `seconds`, as a tool's or a browser's may.
 
-    stream-rl train examples/guess_number.yaml environment.path=examples/slow_guess_number.py
+stream-rl train examples/guess_number.yaml environment.path=examples/slow_guess_number.py
 """
 
 from __future__ import annotations
