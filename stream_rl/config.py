@@ -14,11 +14,11 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from stream_rl.config_aliases import ALIASES, in_own_names, place_aliases
+from stream_rl.config_engine import EngineConfig
 from stream_rl.config_multimodal import MultimodalConfig
 from stream_rl.config_sections import (
     BufferConfig,
     DataConfig,
-    EngineConfig,
     EnvironmentConfig,
     EvaluationConfig,
     MetricsConfig,
