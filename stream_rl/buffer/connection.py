@@ -36,6 +36,8 @@ STAGED_SECONDS = 3600
 """How long bytes that were written before the commit that names them stay without it."""
 
 _REFUSED = (faults.AuthenticationError, faults.AuthenticationWrongNumberOfArgsError)
+# What Valkey and Redis 7 say of a command inside a script that the user may not call.
+_DENIED = ("ACL failure", "user executing the script can't run this command")
 # A replica being promoted answers READONLY or MASTERDOWN for a while: waited out like a broken connection.
 _PASSING = (faults.ConnectionError, faults.TimeoutError, faults.ReadOnlyError, faults.MasterDownError, OSError)
 
@@ -215,7 +217,7 @@ class Connection:
                 f"{where} refused the login: {error} Put the password into the environment variable that setting "
                 "buffer.password_env names"
             )
-        if isinstance(error, faults.NoPermissionError) or "ACL failure" in str(error):
+        if isinstance(error, faults.NoPermissionError) or any(words in str(error) for words in _DENIED):
             return BufferUnavailable(
                 f"{where} does not let this user do what the buffer needs: {error}. Grant it with "
                 "`ACL SETUSER <name> ~stream_rl:* +@all -@dangerous +info`"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from journal_builders import RULES, START, begin, outcome, turn
+from redis.exceptions import ResponseError
 
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.buffer.connection import masked
@@ -47,6 +48,17 @@ async def test_wrong_and_missing_passwords_name_the_setting(tmp_path: Path) -> N
             assert "wrong" not in str(caught.value).replace("WRONGPASS", "")
         async with await TrajectoryBuffer.connect(server.url, "run", password="right") as buffer:
             await buffer.open_run(RULES)
+
+
+async def test_redis_7_says_otherwise_what_a_script_may_not_call(
+    buffer: TrajectoryBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def call(_commands: object, **_: object) -> list[object]:
+        return [ResponseError("The user executing the script can't run this command or subcommand script: 47716c")]
+
+    monkeypatch.setattr("stream_rl.buffer.wire.Wire.call", lambda _self, commands, **keys: call(commands, **keys))
+    with pytest.raises(BufferUnavailable, match="does not let this user"):
+        await buffer.claim_trainer()
 
 
 async def test_a_call_waits_out_a_restart(tmp_path: Path) -> None:
