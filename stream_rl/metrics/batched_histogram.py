@@ -6,6 +6,7 @@ when somebody looks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import Lock
 from typing import Any
 
@@ -28,7 +29,11 @@ class BatchedHistogram(Histogram):
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
         """Adds one observation."""
-        self._waiting.append(amount)
+        self.observe_all((amount,))
+
+    def observe_all(self, amounts: Iterable[float]) -> None:
+        """Adds observations."""
+        self._waiting.extend(amounts)
         if len(self._waiting) >= MOST:
             self._count()
 

@@ -28,7 +28,7 @@ _registering = Lock()
 
 @dataclass(slots=True)
 class Metric:
-    """One metric of the catalog; `inc`, `set`, `observe` and `advance` take its labels as keywords.
+    """One metric of the catalog; `inc`, `set`, `observe`, `observe_all` and `advance` take its labels as keywords.
 
     name     without the prefix, as Prometheus asks: base units, `_total` for counters
     help     one line: what one unit of it is
@@ -93,6 +93,12 @@ class Metric:
         child = self._child(labels)
         assert isinstance(child, BatchedHistogram)
         child.observe(value)
+
+    def observe_all(self, values: Iterable[float], **labels: str) -> None:
+        """Adds observations to a histogram."""
+        child = self._child(labels)
+        assert isinstance(child, BatchedHistogram)
+        child.observe_all(values)
 
     def advance(self, total: float, **labels: str) -> None:
         """Brings a counter up to a total that is counted elsewhere; it never falls."""

@@ -16,11 +16,11 @@ from stream_rl.buffer.records import LeasedSample, Outcome, Record, SampleStart
 from stream_rl.buffer.trajectory_buffer import TrajectoryBuffer
 from stream_rl.errors import CorruptRecord, ImageError, ImageMissing, JournalMismatch, LeaseLost
 from stream_rl.metrics import catalog
-from stream_rl.metrics.labels import turn_label
 from stream_rl.metrics.repetition import repetition
 from stream_rl.metrics.tracing import spanned
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.multimodal import Picture
+from stream_rl.producer.turn_counts import TURN_COUNTS
 from stream_rl.sample import StopReason, Turn
 
 __all__ = ["BufferJournal", "Journal", "MemoryJournal"]
@@ -165,7 +165,7 @@ class BufferJournal:
         for position, turn in turns:
             catalog.COMMIT_SECONDS.observe(commit_seconds, environment=self._environment)
             if turn.complete or ended:
-                _count_turn(self._pieces(position, turn), self._environment)
+                TURN_COUNTS.add(self._pieces(position, turn), self._environment)
 
     def _pieces(self, position: int, turn: Turn) -> list[Turn]:
         """All records of one interaction, newest first: the one at `position`."""
@@ -197,25 +197,3 @@ class BufferJournal:
         generated = [record.generated for record in self._records if isinstance(record, Turn)]
         if generated and (repeated := repetition(np.concatenate(generated))) is not None:
             catalog.REPETITION.observe(repeated, environment=self._environment)
-
-
-def _count_turn(pieces: Sequence[Turn], environment: str) -> None:
-    """Counts an interaction once, however many records it took."""
-    turn = pieces[0]
-    generate = sum(piece.timings.get("generate", 0.0) for piece in pieces)
-    catalog.GENERATE_SECONDS.observe(generate, environment=environment)
-    catalog.QUEUE_SECONDS.observe(sum(p.timings.get("queue", 0.0) for p in pieces), environment=environment)
-    catalog.GENERATED_TOKENS.observe(sum(len(piece.generated) for piece in pieces), environment=environment)
-    if not turn.complete:
-        return
-    acted, index = turn.timings.get("env_step", 0.0), turn_label(turn.index)
-    catalog.TURNS_BY_INDEX.inc(environment=environment, turn_index=index)
-    catalog.TURN_INDEX_SECONDS.inc(generate, environment=environment, turn_index=index, part="generate")
-    catalog.TURN_INDEX_SECONDS.inc(acted, environment=environment, turn_index=index, part="env_step")
-    if turn.index == 0:
-        catalog.FIRST_ACTION_SECONDS.observe(sum(piece.active_seconds for piece in pieces), environment=environment)
-    catalog.ENV_SECONDS.observe(acted, environment=environment)
-    catalog.ENCODE_SECONDS.observe(turn.timings.get("encode", 0.0), environment=environment)
-    catalog.OBSERVATION_TOKENS.observe(len(turn.observation), environment=environment)
-    if turn.parse_failures:
-        catalog.PARSE_FAILURES.inc(turn.parse_failures, environment=environment)
