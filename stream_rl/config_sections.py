@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from stream_rl.errors import ConfigError
 
 __all__ = [
+    "LARGEST",
     "BufferConfig",
     "DataConfig",
     "EnvironmentConfig",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 LARGEST = 2**31 - 1
+"""Of every integer among the settings."""
 
 
 class Settings(BaseModel):

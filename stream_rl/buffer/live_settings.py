@@ -84,10 +84,10 @@ class LiveSettingCalls:
             values: by full name or by its last part: `{"max_staleness": 4, "producer.concurrency": 256}`.
 
         Raises:
-            ConfigError: no such setting, none that a live run may change, a wrong value, or values that contradict each
-                other or those in force; or the run was never opened.
+            ConfigError: no such setting, none that a live run may change, one under both its names, a wrong value, or
+                values that contradict each other or those in force; or the run was never opened.
         """
-        asked = {_full_name(name): value for name, value in values.items()}
+        asked = _by_full_name(values)
         token = nonce()
         for _ in range(ATTEMPTS):
             in_force, count = await self._in_force()
@@ -115,6 +115,16 @@ class LiveSettingCalls:
         if b"group_size" not in rules:
             raise ConfigError(f"there is no run at {self._connection.prefix} in Redis at {self._connection.url}")
         return {name.decode(): value for name, value in rules.items()}, count
+
+
+def _by_full_name(values: Mapping[str, Any]) -> dict[str, Any]:
+    asked: dict[str, Any] = {}
+    for name, value in values.items():
+        full = _full_name(name)
+        if full in asked:
+            raise ConfigError(f"{full} is given twice, as {full} and as {full.rpartition('.')[2]}: leave one out")
+        asked[full] = value
+    return asked
 
 
 def _full_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from stream_rl.cli.live import held_buffer, load_run
 from stream_rl.cli.tables import changes_table, counts_table, setting_text
 from stream_rl.config import parse_assignment
+from stream_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from stream_rl.buffer import SettingChange
@@ -41,7 +43,16 @@ def set_live(
     All are changed or none. The change is kept by --resume, unless the settings then ask for another value than before.
     """
     console = Console(highlight=False)
-    asyncio.run(_set(run, dict(parse_assignment(text) for text in assignments or ()), console))
+    asyncio.run(_set(run, _values(assignments or ()), console))
+
+
+def _values(assignments: Iterable[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in map(parse_assignment, assignments):
+        if name in values:
+            raise ConfigError(f"{name} is given twice: leave one out")
+        values[name] = value
+    return values
 
 
 async def _set(folder: Path, values: dict[str, Any], console: Console) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from stream_rl.cli.live import load_run
 from stream_rl.cli.numbers import whole_numbers
+from stream_rl.cli.tables import print_whole
 from stream_rl.config import Config, read_settings
 from stream_rl.config_sections import Settings
 from stream_rl.errors import ConfigError
@@ -68,13 +69,16 @@ def simulate(  # noqa: PLR0917 - the command's options
 
     @functools.cache
     def predict(plan: Plan) -> Prediction:
-        return play(plan, workload, machine, steps=steps, skipped=steps // 4, seed=seed)
+        try:
+            return play(plan, workload, machine, steps=steps, skipped=steps // 4, seed=seed)
+        except ValueError as error:
+            raise ConfigError(f"this cannot be simulated: {error}") from error
 
     _say_speeds(console, machine)
     if fit:
         console.print(f"fitted to {fit.turns} turns and {fit.steps} steps, which trained {fit.measured:,.0f} tokens/s")
     candidates = _candidates(_plan_of(config), bounds, counts, predict)
-    console.print(predictions_table(candidates))
+    print_whole(console, predictions_table(candidates))
     _say_recommended(console, candidates, config, machine.bound(workload, _samples(config)))
 
 
@@ -142,7 +146,8 @@ def _say_speeds(console: Console, machine: Machine) -> None:
     console.print(
         f"engines: {machine.engines} with {machine.slots} slots, a token every {machine.token_seconds * 1000:.2f} ms "
         f"alone and {full * 1000:.2f} ms when full; a weight update takes {machine.update_seconds:.2f} s\n"
-        f"trainer: {machine.step_seconds:.2f} s a step and {machine.train_seconds * 1e6:.1f} s per million tokens"
+        f"trainer: {machine.step_seconds:.2f} s a step and {machine.train_seconds * 1e6:.1f} s per million tokens",
+        soft_wrap=True,
     )
 
 
@@ -177,5 +182,6 @@ def _say_recommended(console: Console, candidates: list[Candidate], config: Conf
     console.print(
         f"recommended: {settings}\n"
         f"  the least stale within 2% of the fastest; nothing could train more than {bound:,.0f} tokens/s here\n"
-        f"  in a live run: stream-rl set {config.run} {settings}"
+        f"  in a live run: stream-rl set {config.run} {settings}",
+        soft_wrap=True,
     )

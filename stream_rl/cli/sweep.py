@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_rl.cli.numbers import whole_numbers
+from stream_rl.cli.tables import print_whole
 from stream_rl.config import Config
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def sweep(  # noqa: PLR0917 - the command's options
             console.print(f"{finished} of {len(todo)} finished: {cell.folder.name}")
 
         run_cells(todo, steps, partial(train_cell, settings), at_once=at_once, after=after)
-    console.print(sweep_table(write_sweep(where, todo, target), target))
+    print_whole(console, sweep_table(write_sweep(where, todo, target), target))
     console.print(f"report: {where / 'sweep.html'}")
 
 

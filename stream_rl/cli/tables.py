@@ -1,4 +1,4 @@
-"""What `status` and the end of `train` show: pure functions from a run's state to rich tables."""
+"""What `status` and the end of `train` show: pure functions from a run's state to rich tables; and how to print one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.columns import Columns
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,7 @@ __all__ = [
     "counts_table",
     "lag_line",
     "live_view",
+    "print_whole",
     "rewards_line",
     "setting_text",
     "still_view",
@@ -30,6 +32,7 @@ __all__ = [
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SHOWN_STEPS = 60
+MOST_COLUMNS = 1000
 SHOWN_CHANGES = 5
 PROSE = ("groups", "samples", "turns", "recoveries")
 """Tables whose rows are words; those of the others are names of settings."""
@@ -122,6 +125,15 @@ def changes_table(changes: Sequence[SettingChange]) -> Table:
         old, new = setting_text(change.old), setting_text(change.new)
         table.add_row(when, str(change.step), change.setting, old, new, change.by)
     return table
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Prints a table of figures as wide as it is: a narrow terminal breaks its lines; rich would cut the figures."""
+    width = console.width
+    needed = Measurement.get(console, console.options.update(max_width=MOST_COLUMNS), table).maximum
+    console.width = max(width, needed)
+    console.print(table)
+    console.width = width
 
 
 def setting_text(value: Any) -> str:

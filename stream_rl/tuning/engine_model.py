@@ -81,7 +81,11 @@ class Engine:
 
     def end(self) -> Request:
         """Lets go of the request that ends now."""
-        _, _, request = heapq.heappop(self._running)
+        last_round, _, request = heapq.heappop(self._running)
+        # A round may be too short to be told from now: time alone would leave the request unwritten.
+        rounds = max(last_round - self._round, 0.0)
+        self._round += rounds
+        self.generated += rounds * (len(self._running) + 1)
         self._write_down(request)
         request.cached_at = self._flushes
         self._fill()

@@ -3,13 +3,15 @@
 What was played stands in the turn log, turn by turn. How fast the engines are is a regression over the same lines: the
 seconds of a generation, without those in the queue and those of weight updates, are a constant, a time for each token
 that the engine read meanwhile, whoever's it was, as all wait for it, and for each token written a time that grows with
-the requests that ran beside it, which the log tells as well.
+the requests that ran beside it, which the log tells as well. It does not tell which engine wrote a line: what others
+read and how many they are counts as if spread over all engines evenly. Unless weights are exchanged in place, an update
+has every context read anew.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_rl.config import Config
-from stream_rl.errors import ConfigError
-from stream_rl.metrics.run_folder import ended_samples, surviving, surviving_steps, turn_records
+from stream_rl.errors import ConfigError, DataError
+from stream_rl.metrics import turn_log
+from stream_rl.metrics.run_folder import TURN_PARTS, ended_samples, surviving, surviving_steps, turn_records
 from stream_rl.tuning.machine import Machine
 from stream_rl.tuning.workload import Episode, Workload
 
@@ -46,26 +49,28 @@ def fit_run(folder: Path, config: Config) -> Fit:
     """Reads a run folder.
 
     Raises:
-        ConfigError: too few turns or steps were logged.
-        DataError: a log holds a line that is not JSON.
+        ConfigError: too few turns or steps were logged, or no whole group.
+        DataError: a log holds a line that is not JSON, or a record without a number that is needed.
     """
-    turns, steps = list(turn_records(folder)), surviving_steps(folder / "steps.jsonl")
+    turns, steps = _turns(folder), _steps(folder)
     if len(turns) < LEAST_TURNS or len(steps) < LEAST_STEPS:
         raise ConfigError(
             f"{folder} has logged {len(turns)} turns and {len(steps)} steps, and a fit needs {LEAST_TURNS} and "
             f"{LEAST_STEPS}: let it run longer with metrics.turn_log on, or give a workload"
         )
-    workload = Workload(_groups(turns, ended_samples(folder)))
-    engines = config.engine.servers
-    token, crowd, base, prefill = _engine_seconds(turns, steps, engines)
+    try:
+        workload = Workload(_groups(turns, ended_samples(folder)))
+    except ValueError as error:
+        raise ConfigError(f"{folder} has logged too little, {error}: let it run longer, or give a workload") from error
+    base, prefill, token, crowd = _engine_seconds(turns, steps, config)
     fixed, each = _trainer_seconds(steps)
     machine = Machine(
-        engines=engines,
+        engines=config.engine.servers,
         slots=config.engine.max_running_requests,
         token_seconds=max(token, LEAST_TOKEN_SECONDS),
         crowd_seconds=crowd,
         prefill_seconds=prefill,
-        turn_seconds=base + float(np.mean([turn["encode_seconds"] + turn["commit_seconds"] for turn in turns])),
+        turn_seconds=_besides(turns, base),
         update_seconds=float(np.mean([step["publish_seconds"] for step in steps])),
         step_seconds=fixed,
         train_seconds=each,
@@ -74,10 +79,31 @@ def fit_run(folder: Path, config: Config) -> Fit:
     return Fit(workload, machine, len(turns), len(steps), measured_rate(steps))
 
 
+def _turns(folder: Path) -> Sequence[Record]:
+    turns = list(turn_records(folder))
+    _check(turns, folder / "turns", ("time", "position", "prompt", "generated", "observation", *TURN_PARTS))
+    return turns
+
+
+def _steps(folder: Path) -> Sequence[Record]:
+    log = folder / "steps.jsonl"
+    numbers = [f"{part}_seconds" for part in ("load", "train", "publish", "checkpoint")]
+    _check(turn_log.read(log), log, ("step", "time", "generated_tokens", "trained_tokens", *numbers))
+    return surviving_steps(log)
+
+
+def _check(records: Iterable[Any], log: Path, numbers: Sequence[str]) -> None:
+    """Raises DataError for a record that lacks a number, as one written by hand may."""
+    for record in records:
+        for name in numbers:
+            if not isinstance(record, dict) or not isinstance(record.get(name), int | float):
+                raise DataError(f"{log} holds a record without {name} as a number, remove it: {str(record)[:200]}")
+
+
 def measured_rate(steps: Sequence[Record], skipped: int = 1) -> float:
     """Trained tokens a second between the ends of step `skipped` and the last."""
     seconds = steps[-1]["time"] - steps[skipped - 1]["time"]
-    return float(sum(step["trained_tokens"] for step in steps[skipped:]) / seconds)
+    return float(sum(step["trained_tokens"] for step in steps[skipped:]) / max(seconds, 1e-9))
 
 
 def _groups(turns: Sequence[Record], ended: Sequence[Record]) -> list[list[Episode]]:
@@ -111,10 +137,16 @@ def _episode(records: Sequence[Record]) -> Episode:
     return Episode(kept[0]["prompt"], generated.astype(np.int64), observation.astype(np.int64), seconds)
 
 
-def _engine_seconds(
-    turns: Sequence[Record], steps: Sequence[Record], engines: int
-) -> tuple[float, float, float, float]:
-    """Seconds a token, more for each request beside it, of a turn, and for each token read."""
+def _besides(turns: Sequence[Record], base: float) -> float:
+    """Seconds of a whole turn besides engine and environment; one that was cut or chunked has several records."""
+    seconds = sum(base * (turn["generate_seconds"] > 0) + turn["encode_seconds"] + turn["commit_seconds"]
+                  for turn in turns)  # fmt: skip
+    return float(seconds / max(sum(bool(turn["complete"]) for turn in turns), 1))
+
+
+def _engine_seconds(turns: Sequence[Record], steps: Sequence[Record], config: Config) -> list[float]:
+    """Seconds of a turn, for each token read, for each written, and more for each of the requests then under way."""
+    engines = config.engine.servers
     column = {name: np.array([turn[name] for turn in turns], np.float64) for name in (
         "time", "generate_seconds", "queue_seconds", "env_seconds", "encode_seconds", "commit_seconds", "generated",
     )}  # fmt: skip
@@ -122,26 +154,57 @@ def _engine_seconds(
     begins = ends - column["generate_seconds"] + column["queue_seconds"]
     updates = np.array([(step["time"] - step["checkpoint_seconds"], step["publish_seconds"]) for step in steps])
     paused = _share_of(updates[:, 0] - updates[:, 1], updates[:, 0], begins, ends)
-    beside = _share_of(begins, ends, begins, ends) / np.maximum(ends - begins, 1e-9) / engines
-    seconds = np.maximum(ends - begins - paused, 0.0)
-    written, read = column["generated"], _begun_within(begins, ends, _tokens_read(turns)) / engines
-    base, prefill, token, crowd = _least_squares(
-        np.column_stack([np.ones_like(written), read, written, written * beside]), seconds
-    )
-    return token, crowd, base, prefill
+    all_beside = _share_of(begins, ends, begins, ends) / np.maximum(ends - begins, 1e-9)
+    beside = 1 + (all_beside - 1) / engines
+    flushes = np.sort(updates[:, 0] - updates[:, 1] / 2) if config.engine.pause_mode != "in_place" else np.zeros(0)
+    read = _tokens_read(turns, begins, ends, flushes, engines)
+    seconds, written = np.maximum(ends - begins - paused, 0.0), column["generated"]
+    columns = np.column_stack([np.ones_like(written), read, written, written * beside])
+    asked = column["generate_seconds"] > 0  # else the record only closes a turn whose tokens came before
+    return _least_squares(columns[asked], seconds[asked])
 
 
-def _tokens_read(turns: Sequence[Record]) -> Floats:
-    """Tokens that the engine had not seen before each record's generation: the prompt, or the last observation."""
-    before = {(turn["sample"], turn["position"] + 1): turn["observation"] for turn in turns}
-    return np.array([before.get((turn["sample"], turn["position"]), turn["prompt"]) for turn in turns], np.float64)
+def _tokens_read(turns: Sequence[Record], begins: Floats, ends: Floats, flushes: Floats, engines: int) -> Floats:
+    """Tokens that an engine read during each generation: for itself all, for the others an engine's share of them."""
+    context, new = _contexts(turns, begins, ends, flushes)
+    rows, times, amounts = [np.arange(len(turns))], [begins], [new]
+    generated = np.array([turn["generated"] for turn in turns], np.float64)
+    for at in flushes:
+        under_way = np.flatnonzero((begins < at) & (at < ends))
+        share = (at - begins[under_way]) / (ends[under_way] - begins[under_way])
+        rows.append(under_way)
+        times.append(np.full(len(under_way), at))
+        amounts.append(context[under_way] + generated[under_way] * share)
+    all_amounts = np.concatenate(amounts)
+    own = np.bincount(np.concatenate(rows), all_amounts, len(turns))
+    within = _sum_within(begins, ends, np.concatenate(times), all_amounts)
+    read: Floats = own + (within - own) / engines
+    return read
 
 
-def _begun_within(begins: Floats, ends: Floats, amounts: Floats) -> Floats:
-    """For each [begin, end], the amounts, added up, of all that began in it, itself included."""
-    order = np.argsort(begins)
+def _contexts(turns: Sequence[Record], begins: Floats, ends: Floats, flushes: Floats) -> tuple[Floats, Floats]:
+    """The tokens in front of each record's generation, and those of them that no engine's cache had."""
+    context, new = np.zeros(len(turns)), np.zeros(len(turns))
+    at_begin, at_end = np.searchsorted(flushes, begins), np.searchsorted(flushes, ends)
+    newest: dict[str, int] = {}
+    for row in np.argsort(ends, kind="stable").tolist():
+        turn = turns[row]
+        before = newest.get(turn["sample"])
+        if before is None or turns[before]["position"] >= turn["position"]:
+            context[row] = new[row] = turn["prompt"]
+        else:
+            known = context[before] + turns[before]["generated"]
+            context[row] = known + turns[before]["observation"]
+            new[row] = context[row] - (known if at_end[before] == at_begin[row] else 0)
+        newest[turn["sample"]] = row
+    return context, new
+
+
+def _sum_within(begins: Floats, ends: Floats, times: Floats, amounts: Floats) -> Floats:
+    """For each [begin, end], the amounts, added up, whose times are in it."""
+    order = np.argsort(times)
     total = np.concatenate([[0.0], np.cumsum(amounts[order])])
-    first, last = np.searchsorted(begins[order], begins), np.searchsorted(begins[order], ends, side="right")
+    first, last = np.searchsorted(times[order], begins), np.searchsorted(times[order], ends, side="right")
     within: Floats = total[last] - total[first]
     return within
 

@@ -26,6 +26,9 @@ from stream_rl.tuning.workload import Episode, Workload
 
 __all__ = ["Plan", "Prediction", "simulate"]
 
+MOST_LIVE = 100_000
+"""Samples of live groups: more are no run's, and would be played until memory or patience ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -50,7 +53,8 @@ def simulate(
     """Plays `steps` steps, and counts those after the first `skipped`.
 
     Raises:
-        ValueError: the plan's settings contradict each other, or no step would be left to count.
+        ValueError: the plan's settings contradict each other or let more than MOST_LIVE samples be live, or no step
+            would be left to count.
     """
     if skipped >= steps:
         raise ValueError(f"skipped={skipped} leaves none of steps={steps} to count")
@@ -89,6 +93,7 @@ class _Run:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._groups: dict[int, _Group] = {}
+        self._live: dict[int, int] = {}
         self._complete: set[int] = set()
         self._queue: deque[_Sample] = deque()
         self._admitted = self._playing = 0
@@ -134,8 +139,8 @@ class _Run:
 
     @property
     def _state(self) -> SchedulingState:
-        live = {number: group.v0 for number, group in self._groups.items()}
-        return SchedulingState(self.steps, min(engine.version for engine in self._engines), live, self._complete)
+        version = min(engine.version for engine in self._engines)
+        return SchedulingState(self.steps, version, self._live, self._complete)
 
     # Samples
 
@@ -152,12 +157,17 @@ class _Run:
     def _admit(self) -> bool:
         if not may_admit(self._knobs, self._state):
             return False
+        if (len(self._groups) + 1) * self._plan.group_size > MOST_LIVE:
+            raise ValueError(
+                f"run_ahead={self._plan.run_ahead:g} with groups_per_step={self._plan.groups_per_step} lets more than "
+                f"{MOST_LIVE:,} samples be live at once: lower one"
+            )
         version = min(engine.version for engine in self._engines)
         group = _Group(self._admitted, version, self._plan.group_size, self.now)
         self._admitted += 1
         episodes = self._workload.group(self._random, self._plan.group_size)
         group.samples = [_Sample(group, episode) for episode in episodes]
-        self._groups[group.number] = group
+        self._groups[group.number], self._live[group.number] = group, version
         self._queue.extend(group.samples)
         return True
 
@@ -200,6 +210,8 @@ class _Run:
         if self._training or (batch := choose_batch(self._knobs, self._state)) is None:
             return
         groups = [self._groups.pop(number) for number in batch]
+        for number in batch:
+            del self._live[number]
         self._complete.difference_update(batch)
         tokens = sum(sample.episode.tokens for group in groups for sample in group.samples)
         self._training = True

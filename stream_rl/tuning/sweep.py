@@ -9,6 +9,7 @@ Every cell is an ordinary run folder below the sweep's, so that a sweep that was
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 import threading
@@ -23,6 +24,9 @@ from stream_rl.metrics.run_folder import read_summary
 from stream_rl.tuning.recommendation import run_ahead_for
 
 __all__ = ["Cell", "Variant", "cells", "parse_variant", "run_cells", "train_cell"]
+
+BOUNDS = ("scheduling.max_staleness", "scheduling.max_lag", "scheduling.run_ahead")
+"""What each run of a sweep sets by its bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +79,17 @@ def cells(
     """Every run of a sweep, seed by seed, so that a sweep that is stopped has something of everything.
 
     Raises:
-        ConfigError: the settings of a run cannot be used.
+        ConfigError: the settings of a run cannot be used, or set what the sweep sets.
     """
+    for override in itertools.chain(overrides, *(variant.overrides for variant in variants)):
+        if (name := override.partition("=")[0]) in BOUNDS:
+            raise ConfigError(f"{override}: the sweep sets {name} by --max-staleness, leave it out")
     found = []
     for seed, bound, variant in itertools.product(seeds, staleness, variants):
         label = f"staleness {bound}" + (f", {variant.name}" if variant.name else "")
         name = "-".join(part for part in (f"staleness{bound}", variant.name, f"seed{seed}") if part)
-        own = (
-            f"run={folder / name}", f"seed={seed}", f"scheduling.max_staleness={bound}", f"scheduling.max_lag={bound}",
-            f"scheduling.run_ahead={run_ahead_for(bound)}",
-        )  # fmt: skip
+        bounds = zip(BOUNDS, (bound, bound, run_ahead_for(bound)), strict=True)
+        own = (f"run={json.dumps(str(folder / name))}", f"seed={seed}", *(f"{key}={value}" for key, value in bounds))
         cell = Cell(label, bound, variant, seed, folder / name, (*overrides, *variant.overrides, *own))
         Config.load(settings, cell.overrides)
         found.append(cell)

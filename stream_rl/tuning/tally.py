@@ -99,7 +99,7 @@ class Tally:
         total = sum(written.values())
         self._tokens.append(total)
         self._masked.append(total - sum(fresh.values()))
-        self._lags.append(version - min(written))
+        self._lags.append(version - min(written, default=version))
         self._trained_lags.append(max(fresh, default=0))
 
     def stepped(self, now: float) -> None:

@@ -21,6 +21,8 @@ __all__ = ["Episode", "GivenWorkload", "Workload"]
 
 GROUPS_DRAWN = 512
 """Groups of a workload that is given: enough for its tails."""
+LARGEST_SIGMA = 10.0
+"""Of a logarithm: one value in six is then 22,000 times the median, and none is more than a float holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,14 @@ class Episode:
 
 
 class Workload:
-    """Groups to draw from. Raises ValueError without any."""
+    """Groups to draw from. Raises ValueError without any, or without a generated token."""
 
     def __init__(self, groups: Sequence[Sequence[Episode]]) -> None:
         if not groups:
             raise ValueError("a workload needs at least one whole group")
         self.groups = [list(group) for group in groups]
+        if not any(episode.tokens for episode in self.episodes):
+            raise ValueError("a workload needs episodes in which something is generated")
 
     def group(self, random: np.random.Generator, size: int) -> list[Episode]:
         """A group of `size` siblings: one of the groups, its episodes repeated or left out as need be."""
@@ -66,19 +70,19 @@ class GivenWorkload(Settings):
 
     turns_median: float = Field(6.0, gt=0)
     """Turns of an episode."""
-    turns_sigma: float = Field(0.7, ge=0)
+    turns_sigma: float = Field(0.7, ge=0, le=LARGEST_SIGMA)
     """Standard deviation of their logarithm; 0.7: one episode in ten has more than 2.5 times the median."""
     turns_most: int = Field(50, gt=0)
     """`rollout.max_turns`."""
     tokens_median: float = Field(300.0, gt=0)
     """Tokens that the model writes in a turn."""
-    tokens_sigma: float = Field(1.0, ge=0)
+    tokens_sigma: float = Field(1.0, ge=0, le=LARGEST_SIGMA)
     """Standard deviation of their logarithm."""
     tokens_most: int = Field(8192, gt=0)
     """`rollout.max_turn_len`."""
     env_median: float = Field(3.0, ge=0)
     """Seconds of an environment step."""
-    env_sigma: float = Field(1.5, ge=0)
+    env_sigma: float = Field(1.5, ge=0, le=LARGEST_SIGMA)
     """Standard deviation of their logarithm."""
     env_most: float = Field(1200.0, ge=0)
     """`environment.step_timeout`."""
@@ -106,8 +110,9 @@ class GivenWorkload(Settings):
         return [self._episode(math.sqrt(share) * hard + math.sqrt(1 - share) * other, random) for other in own]
 
     def _episode(self, hardness: float, random: np.random.Generator) -> Episode:
-        turns = round(self.turns_median * math.exp(self.turns_sigma * hardness))
-        count = min(max(turns, 1), self.turns_most)
+        turns = self.turns_median * math.exp(self.turns_sigma * hardness)
+        # A turn has a token at least, so there are never more turns than tokens of context.
+        count = max(round(min(turns, self.turns_most, self.context_most)), 1)
         noise = math.sqrt(1 - self.hard_is_wordy**2) * random.standard_normal(count)
         lengths = self.tokens_median * np.exp(self.tokens_sigma * (self.hard_is_wordy * hardness + noise))
         generated = np.clip(np.rint(lengths), 1, self.tokens_most).astype(np.int64)

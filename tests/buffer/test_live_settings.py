@@ -50,6 +50,7 @@ async def test_fractions_and_limits(buffer: TrajectoryBuffer) -> None:
     [
         ({"max_stalness": 3}, "no live setting 'max_stalness': did you mean 'max_staleness'"),
         ({"trainer.learning_rate": 1}, "no live setting"),
+        ({"max_lag": 4, "scheduling.max_lag": 5}, "scheduling.max_lag is given twice.*: leave one out"),
         ({"producer.count": 3}, r"producer.count cannot be changed in a live run.*resume it with producer.count=VALUE"),
         ({"max_staleness": "four"}, r"scheduling.max_staleness: .*valid integer"),
         ({"max_staleness": True}, "must be a number"),

@@ -38,10 +38,12 @@ def test_changes_say_when_they_hold_and_are_shown(stream_rl: StreamRL, live: Pat
         ("rollout.group_size=3", "no live setting 'rollout.group_size'"),
         ("max_lag=0", "max_staleness=8 is more than max_lag=0"),
         ("max_lag", "must be key.path=value"),
+        ("max_lag=9 max_lag=10", "max_lag is given twice: leave one out"),
+        ("max_lag=9 scheduling.max_lag=10", "scheduling.max_lag is given twice, as scheduling.max_lag and as max_lag"),
     ],
 )
 def test_what_is_wrong_ends_with_one_line(stream_rl: StreamRL, live: Path, assignment: str, message: str) -> None:
-    answer = stream_rl("set", live, assignment)
+    answer = stream_rl("set", live, *assignment.split())
     assert (answer.code, answer.out) == (2, "")
     assert message in answer.err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import orjson
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from command_line import StreamRL
 
+from stream_rl.cli import main
 from stream_rl.cli.tables import lag_line
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.tuning import sweep as sweeping
@@ -62,11 +64,45 @@ def test_concurrencies_are_tried_with_every_bound(stream_rl: StreamRL, settings:
     assert rows[1:] == [["1", "1", "2", "4"], ["1", "1", "2", "8"]]
 
 
+def test_figures_are_whole_on_a_narrow_terminal(
+    settings: Path, given: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["stream-rl", "simulate", str(settings), *SMALL, "--given", str(given),
+                                     "--max-staleness", "0", "--steps", "12"])  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main()
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert re.search(r"stream-rl set \S+ run_ahead=\S+ max_staleness=\S+ max_lag=\S+ concurrency=\d+\n", out)
+
+
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        ("workload: {env_sigma: 1000, env_median: 0}", "workload.env_sigma: Input should be less than or equal"),
+        ("workload: {turns_sigma: 11}", "workload.turns_sigma: Input should be less than or equal to 10"),
+        ("machine: {step_seconds: 1000000}", "this cannot be simulated: run_ahead=9 with groups_per_step=4 lets more"),
+    ],
+)
+def test_worlds_that_cannot_be_played(
+    stream_rl: StreamRL, settings: Path, given: Path, monkeypatch: pytest.MonkeyPatch, *, world: str, message: str
+) -> None:
+    monkeypatch.setattr("stream_rl.tuning.simulation.MOST_LIVE", 64)
+    given.write_text(world)
+    knobs = ("rollout.groups_per_step=4", "rollout.group_size=4", "scheduling.run_ahead=9")
+    answer = stream_rl("simulate", settings, *knobs, "--given", given)
+    assert answer.code == 2
+    assert message in answer.err
+    assert answer.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--max-staleness", "1,two"), "--max-staleness 1,two: must be whole numbers"),
         (("--concurrency", "0"), "--concurrency 0: 1 is the smallest"),
+        (("--max-staleness", "1,2147483648"), "--max-staleness 1,2147483648: 2147483647 is the largest"),
         ((), "is no run folder"),
         (("--from", "here", "--given", "there"), "pass one"),
         (("--given", "GIVEN", "--steps", "12"), "workload.turns_medium: Extra inputs"),

@@ -34,6 +34,14 @@ def test_alone_and_in_company() -> None:
     assert engine.next_end() == math.inf
 
 
+def test_rounds_too_short_for_the_clock_are_written() -> None:
+    engine = Engine(MACHINE.model_copy(update={"token_seconds": 1e-300, "crowd_seconds": 0.0}))
+    engine.advance(1e6)
+    engine.submit(request(5))
+    now, ended = end(engine)
+    assert (now, ended.written, engine.generated) == (1e6, {0: 5.0}, 5.0)
+
+
 def test_what_is_new_is_read_first() -> None:
     engine = Engine(MACHINE)
     engine.submit(request(2, read=20, context=20))

@@ -63,6 +63,22 @@ def test_equal_seeds_give_equal_predictions() -> None:
     assert first != other
 
 
+def test_a_plan_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer is so slow, and may be left so far behind, that samples would start until memory ends."""
+    monkeypatch.setattr("stream_rl.tuning.simulation.MOST_LIVE", 1000)
+    slow = BUSY.model_copy(update={"step_seconds": 1e9})
+    with pytest.raises(ValueError, match=r"run_ahead=1e.06 with groups_per_step=4 lets more than 1,000 samples be"):
+        simulate(Plan(4, 4, 1e6, 8, 10**6, 512), FIXED, slow, steps=3, skipped=1)
+
+
+def test_an_episode_may_generate_nothing() -> None:
+    silent = Episode(10, np.array([0]), np.array([0]), np.array([1.0]))
+    one = simulate(Plan(2, 2, 1, 1, 1, 4), Workload([[*FIXED.episodes, silent]]), MACHINE, steps=6, skipped=2)
+    assert one.lag_max <= 1
+    with pytest.raises(ValueError, match="in which something is generated"):
+        Workload([[silent]])
+
+
 def test_contradictions_are_refused() -> None:
     with pytest.raises(ValueError, match="run_ahead=3 is more than max_lag=2"):
         simulate(Plan(4, 4, 3, 2, 2, 32), HEAVY, BUSY)

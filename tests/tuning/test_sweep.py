@@ -8,6 +8,7 @@ import orjson
 import pytest
 import yaml
 
+from stream_rl.config import Config
 from stream_rl.errors import ConfigError, ProcessDied
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.tuning.sweep import Cell, Variant, cells, parse_variant, run_cells, train_cell
@@ -67,6 +68,21 @@ def test_what_cannot_be_trained_is_refused_before_anything_is(settings: Path, tm
         cells(settings, (), staleness=[1, 1], variants=[Variant()], seeds=[0], folder=tmp_path)
     with pytest.raises(ConfigError, match="must be NAME: KEY=VALUE"):
         parse_variant("clip")
+
+
+@pytest.mark.parametrize("name", ["max_staleness", "max_lag", "run_ahead"])
+def test_what_the_sweep_sets_is_refused_elsewhere(settings: Path, tmp_path: Path, name: str) -> None:
+    """Its own value would win, and the variants would be one and the same."""
+    mine = f"scheduling.{name}=1"
+    for overrides, variant in (((mine,), Variant()), ((), Variant("less", (mine,)))):
+        with pytest.raises(ConfigError, match=f"scheduling.{name} by --max-staleness, leave it out"):
+            cells(settings, overrides, staleness=[2], variants=[variant], seeds=[0], folder=tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", ["tuesday #2", "a: b", "7"])
+def test_a_folder_may_have_any_name(settings: Path, tmp_path: Path, name: str) -> None:
+    (cell,) = cells(settings, (), staleness=[2], variants=[Variant()], seeds=[0], folder=tmp_path / name)
+    assert Config.load(settings, cell.overrides).folder == cell.folder
 
 
 def test_finished_runs_are_left_alone(todo: list[Cell]) -> None:
