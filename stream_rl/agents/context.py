@@ -13,16 +13,16 @@ from __future__ import annotations
 import contextvars
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import orjson
 
 from stream_rl.agents.chat import Chat
 from stream_rl.agents.handover import Answer, Handover
 from stream_rl.envs.base import EnvSample, Message, is_finite, is_message
+from stream_rl.envs.plain import plain_copy
 from stream_rl.errors import EnvFatalError
 from stream_rl.sample import Int32
 
@@ -106,7 +106,7 @@ class AgentContext:
     def reward(self, value: float) -> None:
         """Adds to the reward of the turn under way. Raises EnvFatalError for what is no finite number."""
         if not is_finite(value):
-            raise EnvFatalError(f"a reward must be a finite number, not {value!r}")
+            raise EnvFatalError(f"a reward must be a finite number, not {value!r:.80}")
         self._handover.pause.reward += float(value)
 
     def parse_failure(self) -> None:
@@ -157,7 +157,8 @@ class AgentContext:
         """As `act`, but recorded with the turn: a resume gets the same answer without a call.
 
         For what must not happen twice, and for what may answer otherwise the next time. Calls are told apart by their
-        order, and belong to the turn in which they are awaited. The answer is plain JSON.
+        order, and belong to the turn in which they are awaited. The answer is plain JSON; a dataclass is kept as the
+        mapping of its fields.
 
         Raises:
             EnvFatalError: the answer is not JSON.
@@ -167,10 +168,14 @@ class AgentContext:
         if number not in results:
             result = await self.act(function, *args, **named)
             try:
-                results[number] = orjson.loads(orjson.dumps(result))
+                results[number] = plain_copy(_fields(result))
             except TypeError as error:
                 raise EnvFatalError(f"once keeps plain JSON, not {result!r:.80}: {error}") from error
         return results[number]
+
+
+def _fields(result: Any) -> Any:
+    return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
 
 
 _current: contextvars.ContextVar[AgentContext] = contextvars.ContextVar("agent_context")

@@ -17,7 +17,9 @@ from stream_rl.envs.base import Message
 from stream_rl.errors import EnvFatalError
 from stream_rl.sample import Float32, Int32
 
-__all__ = ["Answer", "Handover", "Observed", "Pause"]
+__all__ = ["GIVEN_UP", "Answer", "Handover", "Observed", "Pause"]
+
+GIVEN_UP = "a loop must wait until its answer comes: a generate that was cancelled, by a time-out too, ends it"
 
 Observed = Sequence[Message] | Int32
 """Messages for the model, or token ids where the loop writes these itself."""
@@ -72,25 +74,36 @@ class Handover:
         self._pauses: asyncio.Queue[Pause] = asyncio.Queue()
 
     async def ask(self, observed: Observed) -> Answer:
-        """The loop's: hands over, and waits for the answer. Raises EnvFatalError while it waits for one already.
+        """The loop's: hands over, and waits for the answer.
 
         The wait has no deadline of its own: whoever drives the loop answers it or cancels it.
+
+        Raises:
+            EnvFatalError: it waits for one already, or gave up a wait: that answer would be taken for this one's.
         """
         if self._answer is not None and not self._answer.done():
             raise EnvFatalError("a loop may wait for one answer at a time")
+        if self.given_up:
+            raise EnvFatalError(GIVEN_UP)
         self._answer = asyncio.get_running_loop().create_future()
         self._hand_over(observed)
         return await self._answer
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the loop cancelled its wait for the newest answer."""
+        return self._answer is not None and self._answer.cancelled()
 
     async def next_pause(self) -> Pause:
         """The driver's: what the loop did until it wanted an answer, or returned."""
         return await self._pauses.get()
 
     def answer(self, answer: Answer) -> None:
-        """The driver's: lets the loop go on."""
+        """The driver's: lets the loop go on, if it still waits."""
         assert self._answer is not None
         self.turn += 1
-        self._answer.set_result(answer)
+        if not self.given_up:
+            self._answer.set_result(answer)
 
     def ended(self) -> None:
         """The driver's: the loop has returned or failed; `next_pause` says so."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from stream_rl.agents.context import AgentContext, enter_context
-from stream_rl.agents.handover import Answer, Handover, Pause
+from stream_rl.agents.handover import GIVEN_UP, Answer, Handover, Pause
 from stream_rl.envs.base import is_finite
 from stream_rl.errors import EnvFatalError, EnvInfraError
 
@@ -56,7 +56,10 @@ class AgentRun:
 
     async def _run(self, row: Mapping[str, Any]) -> float | None:
         enter_context(self._context)
-        return await self._loop.run(dict(self._context.sampling_params), **row)
+        try:
+            return await self._loop.run(dict(self._context.sampling_params), **row)
+        except SystemExit as error:  # of a task it would end the event loop, and every other sample with it
+            raise EnvInfraError(f"SystemExit: {error}", cause="unknown") from error
 
     async def _next_pause(self) -> Pause:
         pause = await self._handover.next_pause()
@@ -65,6 +68,8 @@ class AgentRun:
             if self._task.cancelled():
                 raise EnvInfraError("the agent loop was cancelled from inside", cause="unknown")
             reward = self._task.result()
+            if self._handover.given_up:
+                raise EnvFatalError(GIVEN_UP)
             if not self._handover.turn:
                 raise EnvFatalError("the agent loop returned without a generation: there is nothing to train on")
             pause.reward += _number(reward)

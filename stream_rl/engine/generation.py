@@ -23,6 +23,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+FINISH_REASONS = ("stop", "length", "abort")
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to sample. Temperature 0 is greedy.
@@ -134,13 +137,20 @@ def decode_generation(answer: Mapping[str, Any] | None) -> Generation:
     """The inverse for `/generate`'s answer; None is one that was not JSON.
 
     Raises:
-        EngineError: ids, log-probs and spans disagree, or a log-prob is no number.
+        EngineError: ids, log-probs and spans disagree, a log-prob is no number, the finish reason is unknown, or
+            something is missing.
         EngineUnavailable: the weights have no version: the engine started, and nothing was published to it since; or it
             was no engine that answered.
     """
-    if answer is None or "meta_info" not in answer:
+    if not isinstance(answer, Mapping) or "meta_info" not in answer:
         raise EngineUnavailable(f"what answered is no engine: {answer}")
-    meta = answer["meta_info"]
+    try:
+        return _decoded(answer, answer["meta_info"])
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise EngineError(f"the engine's answer has another form: {type(error).__name__}: {error}") from error
+
+
+def _decoded(answer: Mapping[str, Any], meta: Mapping[str, Any]) -> Generation:
     tokens = np.array(answer["output_ids"], np.int32)
     log_probs = np.array([row[0] for row in meta.get("output_token_logprobs") or ()], np.float32)
     if len(tokens) != len(log_probs):
@@ -151,12 +161,18 @@ def decode_generation(answer: Mapping[str, Any] | None) -> Generation:
         tokens=tokens,
         log_probs=log_probs,
         spans=_spans(meta.get("weight_versions") or (), meta["weight_version"], len(tokens)),
-        finish_reason=meta["finish_reason"]["type"],
+        finish_reason=_finish_reason(meta["finish_reason"]["type"]),
         prompt_tokens=meta.get("prompt_tokens", 0),
         cached_tokens=meta.get("cached_tokens", 0),
         queue_seconds=meta.get("queue_time") or 0.0,
         engine_seconds=meta.get("e2e_latency") or 0.0,
     )
+
+
+def _finish_reason(given: str) -> str:
+    if given not in FINISH_REASONS:
+        raise EngineError(f"the engine ended for an unknown reason, {given!r}: known are {', '.join(FINISH_REASONS)}")
+    return given
 
 
 def _one_each(input_ids: Int32, images: ImageInputs) -> Int32:

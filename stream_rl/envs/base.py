@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from stream_rl.envs.plain import is_unicode
 from stream_rl.errors import ActionError, ImageError
 
 __all__ = [
@@ -109,8 +110,9 @@ def format_observation(observation: Observation) -> Message:
     Raises:
         ImageError: there is something else to show, which would be left out.
     """
-    role = observation.get("role", "user")
-    text = str(observation.get("obs_str", ""))
+    role = "user" if (named := observation.get("role")) is None else named
+    text = "" if (said := observation.get("obs_str")) is None else str(said)
+    text = text.encode(errors="replace").decode()  # half a surrogate pair can be written nowhere
     data = {} if _is_nothing(given := observation.get("multi_modal_data")) else given
     if not isinstance(data, Mapping) or not data.keys() <= set(IMAGES):
         raise ImageError(f"multi_modal_data may have images, a list under 'image' or 'images', not {given!r:.80}")
@@ -157,7 +159,10 @@ def mistakes_are_answers(
 
 def is_finite(value: object) -> TypeGuard[float]:
     """Whether this can be a reward: a number, and neither infinite nor NaN."""
-    return isinstance(value, numbers.Real) and math.isfinite(value)
+    try:
+        return isinstance(value, numbers.Real) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def is_message(message: object) -> TypeGuard[Message]:
@@ -165,11 +170,15 @@ def is_message(message: object) -> TypeGuard[Message]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         return False
     content = message.get("content")
-    return isinstance(content, str) or (isinstance(content, list | tuple) and all(map(_is_part, content)))
+    return _is_text(content) or (isinstance(content, list | tuple) and all(map(_is_part, content)))
 
 
 def _is_part(part: object) -> bool:
-    return isinstance(part, Mapping) and isinstance(part.get("text", ""), str)
+    return isinstance(part, Mapping) and _is_text(part.get("text", ""))
+
+
+def _is_text(content: object) -> bool:
+    return isinstance(content, str) and is_unicode(content)
 
 
 def is_empty(observation: Observation | None) -> bool:

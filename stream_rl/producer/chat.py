@@ -143,7 +143,10 @@ class ChatEncoder:
         Raises:
             ModelError: this template cannot be appended to, with the reason.
         """
-        key = orjson.dumps(messages, default=str)
+        try:
+            key = orjson.dumps(messages, default=str)
+        except TypeError as error:
+            raise ModelError(f"a message is no JSON: {error}") from error
         find = self._remembered if len(key) <= REMEMBERED_CHARACTERS else self._delta_of_json
         close, rest, marked = find(key)
         if marked:

@@ -28,6 +28,9 @@ __all__ = ["HEADER", "Answered", "Facts", "Job", "serve"]
 HEADER = 8
 """Bytes before a reply's pickle: its job's number, so that a reply which cannot be unpickled still finds its caller."""
 
+ENDS = (SystemExit, asyncio.CancelledError, BaseExceptionGroup)
+"""What would end this process, or leave the other end without an answer. Nobody cancels a call here."""
+
 ASKED = ("reset", "step", "cut", "state_dict", "load_state_dict", "close", "format_observation")
 
 
@@ -81,13 +84,17 @@ class _Host:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, job: Job) -> None:
+        answer: tuple[Facts | Answered | None, BaseException | None]
         try:
-            data = ForkingPickler.dumps((await self._do(job), None))
+            answer = (await self._do(job), None)
         except (StreamRLError, TimeoutError) as error:
-            data = ForkingPickler.dumps((None, error))
-        except Exception as error:  # an environment may raise anything, and return what cannot be pickled
-            failure = EnvInfraError(f"{type(error).__name__}: {error}", cause="unknown")
-            data = ForkingPickler.dumps((None, failure))
+            answer = (None, error)
+        except (Exception, *ENDS) as error:  # an environment may raise anything
+            answer = (None, _unknown(error))
+        try:
+            data = ForkingPickler.dumps(answer)
+        except Exception as error:  # what it returned or raised cannot be pickled
+            data = ForkingPickler.dumps((None, _unknown(error)))
         self._pipe.send_bytes(job.number.to_bytes(HEADER, "big") + bytes(data))
 
     async def _do(self, job: Job) -> Facts | Answered | None:
@@ -113,6 +120,10 @@ class _Host:
         async with asyncio.timeout(timeout):
             answered: Answered = await visit()
         return answered
+
+
+def _unknown(error: BaseException) -> EnvInfraError:
+    return EnvInfraError(f"{type(error).__name__}: {error}", cause="unknown")
 
 
 def _methods(env: Any) -> frozenset[str]:

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
-import orjson
 
 from stream_rl.agents.chat import Chat
 from stream_rl.agents.handover import Answer, Observed
@@ -31,7 +30,8 @@ from stream_rl.envs.base import (
     resume_class,
 )
 from stream_rl.envs.loading import EnvironmentModule
-from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError, ModelError
+from stream_rl.envs.plain import plain_copy
+from stream_rl.errors import ActionError, EnvFatalError, EnvInfraError, ModelError, UserError
 from stream_rl.multimodal import Encoded
 from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.world_calls import WorldCalls, named_failures
@@ -126,23 +126,14 @@ class EnvSession:
     async def reset(self) -> tuple[Shown, Mapping[str, Any] | None]:
         """Starts the episode: the first observation's messages, and the state. Raises as `build`."""
         answer, state = await self._with_state(self._env.reset)
-        try:
-            observation, _info = answer
-        except (TypeError, ValueError) as error:
-            raise EnvFatalError(f"reset must return (observation, info), not {answer!r:.80}") from error
-        return self._messages(observation), state
+        with named_failures(self._timeout):
+            return self._first_messages(answer), state
 
     async def step(self, answer: Answer) -> Step:
         """Acts. Raises EnvInfraError or EnvFatalError; the environment is unusable after the former."""
         said, state = await self._with_state(lambda: self._env.step(answer.text), self._env.step)
-        if isinstance(said, ActionError):
-            reward = _reward({"reward": said.reward})
-            return Step(self._messages({"obs_str": str(said)}), None, reward, state, parse_failures=1)
-        try:
-            observation, done, info = said
-        except (TypeError, ValueError) as error:
-            raise EnvFatalError(f"step must return (observation, done, info), not {said!r:.80}") from error
-        return Step(self._messages(observation), StopReason.ENV_DONE if done else None, _reward(info), state)
+        with named_failures(self._timeout):
+            return self._stepped(said, state)
 
     async def cut(self, answer: Answer) -> Step:
         """Scores a response that was cut. Raises as `step`."""
@@ -167,8 +158,25 @@ class EnvSession:
             return
         try:
             await self._call(close)
-        except (EnvInfraError, EnvFatalError) as error:
+        except (EnvInfraError, EnvFatalError, UserError) as error:
             logger.warning("%s: close failed: %s", self._module.name, error)
+
+    def _first_messages(self, answer: Any) -> Sequence[Message]:
+        try:
+            observation, _info = answer
+        except (TypeError, ValueError) as error:
+            raise EnvFatalError(f"reset must return (observation, info), not {answer!r:.80}") from error
+        return self._messages(observation)
+
+    def _stepped(self, said: Any, state: Mapping[str, Any] | None) -> Step:
+        if isinstance(said, ActionError):
+            reward = _reward({"reward": said.reward})
+            return Step(self._messages({"obs_str": str(said)}), None, reward, state, parse_failures=1)
+        try:
+            observation, done, info = said
+        except (TypeError, ValueError) as error:
+            raise EnvFatalError(f"step must return (observation, done, info), not {said!r:.80}") from error
+        return Step(self._messages(observation), StopReason.ENV_DONE if done else None, _reward(info), state)
 
     def _messages(self, observation: Mapping[str, Any] | None) -> Sequence[Message]:
         if observation is not None and not isinstance(observation, Mapping):
@@ -176,8 +184,7 @@ class EnvSession:
         if observation is None or is_empty(observation):
             return ()
         form: Callable[[Mapping[str, Any]], Any] = getattr(self._env, "format_observation", self._module.form)
-        with named_failures(self._timeout):
-            message = form(observation)
+        message = form(observation)
         if not is_message(message):
             raise EnvFatalError(f"format_observation must return a chat message, not {message!r:.80}")
         return (message,)
@@ -217,7 +224,7 @@ async def show(observation: Shown, generated: Int32, chat: Chat) -> Encoded:
 def plain_state(state: Any) -> Mapping[str, Any] | None:
     """A copy of a state as its record keeps it, None of none. Raises EnvFatalError for what no record can hold."""
     try:
-        plain: Mapping[str, Any] | None = None if state is None else orjson.loads(orjson.dumps(dict(state)))
+        plain: Mapping[str, Any] | None = None if state is None else plain_copy(dict(state))
     except (TypeError, ValueError) as error:
         raise EnvFatalError(f"state_dict must return plain JSON values: {error}, in {state!r:.80}") from error
     return plain
@@ -230,5 +237,5 @@ def _reward(info: Mapping[str, Any] | None) -> float:
     if reward is None:
         return 0.0
     if not is_finite(reward):
-        raise EnvFatalError(f"info['reward'] must be a finite number, not {reward!r}")
+        raise EnvFatalError(f"info['reward'] must be a finite number, not {reward!r:.80}")
     return float(reward)

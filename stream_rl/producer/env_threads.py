@@ -31,6 +31,7 @@ class EnvThreads:
 
         Raises:
             TimeoutError: it took longer than `timeout` seconds.
+            RuntimeError: it raised what is no Exception: SystemExit, CancelledError. Others are raised as they are.
         """
         async with self._free:
             loop = asyncio.get_running_loop()
@@ -67,7 +68,7 @@ class EnvThreads:
             return
         if error is None:
             future.set_result(result)
-        elif isinstance(error, StopIteration):
-            future.set_exception(RuntimeError(f"StopIteration: {error}"))
-        else:
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
+        else:  # these would mean something to whoever waits: the end of the program, or a cancellation
+            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))

@@ -15,7 +15,7 @@ import numpy as np
 
 from stream_rl.agents.handover import Answer
 from stream_rl.envs.base import ResumeClass
-from stream_rl.errors import EnvFatalError, EnvInfraError, UserError
+from stream_rl.errors import EnvFatalError, EnvInfraError
 from stream_rl.metrics.tracing import annotate, spanned
 from stream_rl.multimodal import Encoded
 from stream_rl.producer.env_session import Shown, Step, show
@@ -24,6 +24,7 @@ from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.retries import EnvRetries
 from stream_rl.producer.scoring import score
 from stream_rl.producer.turn_record import answer_of
+from stream_rl.producer.world_calls import named_failures
 from stream_rl.sample import Int32, Sample, Turn
 
 __all__ = ["EpisodeEnv", "RestartNeeded"]
@@ -88,16 +89,15 @@ class EpisodeEnv:
                 broken = True
 
     async def _score(self, sample: Sample) -> float:
-        rollout = self._rollout
+        rollout, seconds = self._rollout, self._rollout.config.environment.step_timeout
         try:
-            async with asyncio.timeout(rollout.config.environment.step_timeout):
-                return await score(sample, rollout.reward, rollout.args)
+            async with asyncio.timeout(seconds):
+                with named_failures(seconds):
+                    return await score(sample, rollout.reward, rollout.args)
         except TimeoutError as error:
             raise EnvInfraError("the reward function exceeded environment.step_timeout", cause="timeout") from error
-        except UserError:
-            raise
-        except Exception as error:  # a user's function may raise anything
-            raise EnvInfraError(f"reward function: {type(error).__name__}: {error}", cause="reward") from error
+        except (EnvInfraError, EnvFatalError) as error:
+            raise EnvInfraError(f"reward function: {error}", cause="reward") from error
 
     async def _begin(self) -> Encoded:
         await self._session.build()

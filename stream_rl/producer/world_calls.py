@@ -39,6 +39,9 @@ class WorldCalls:
 def named_failures(timeout: float, passes: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Gives a name to whatever is raised inside.
 
+    A cancellation passes only if somebody has asked this task for one: what a world raises as such would end the sample
+    without a word, its lease held for ever. SystemExit would end the event loop.
+
     Raises:
         EnvInfraError: for a TimeoutError, and for what has no name here: that is its infrastructure's fault.
         EnvFatalError, UserError: as they were raised.
@@ -51,5 +54,10 @@ def named_failures(timeout: float, passes: tuple[type[Exception], ...] = ()) -> 
     except TimeoutError as error:
         message = f"no answer within environment.step_timeout={timeout:g} seconds"
         raise EnvInfraError(message, cause="timeout") from error
-    except Exception as error:  # a world may raise anything
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise EnvInfraError("it was cancelled from inside", cause="unknown") from error
+    except (Exception, SystemExit, BaseExceptionGroup) as error:  # a world may raise anything
         raise EnvInfraError(f"{type(error).__name__}: {error}", cause="unknown") from error

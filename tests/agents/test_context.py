@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,6 +109,16 @@ async def test_a_recorded_result_spares_the_call_and_is_what_json_keeps_of_it() 
     assert (len(called), seen) == (1, [{"pair": [1, 2]}] * 2)
 
 
+async def test_a_dataclass_is_recorded_by_its_fields() -> None:
+    async def run(context: AgentContext) -> None:
+        await context.once(lambda: Pause(reward=0.5))
+        await context.generate()
+
+    results: dict[int, Any] = {}
+    await drive(run, results=results)
+    assert results == {0: {"observed": [], "reward": 0.5, "parse_failures": 0, "done": False}}
+
+
 async def test_conversations_in_token_ids_must_go_on_from_what_was_said() -> None:
     async def run(context: AgentContext) -> None:
         await context.generate_from([1, 2])
@@ -136,6 +148,44 @@ async def no_json(context: AgentContext) -> None:
     await context.once(object)
 
 
+async def no_number(context: AgentContext) -> None:
+    await context.once(lambda: {"score": float("nan")})
+
+
+async def half_a_character(context: AgentContext) -> None:
+    await context.generate({"role": "user", "content": "a\udc80"})
+
+
+async def gives_up_and_asks_again(context: AgentContext) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(context.generate(), 0.001)
+    await context.generate()
+
+
+async def gives_up_and_returns(context: AgentContext) -> float:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(context.generate(), 0.001)
+    return 1.0
+
+
+async def fails_beside_its_generate(context: AgentContext) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise EnvInfraError("down")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(context.generate())
+            group.create_task(fail())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+
+
+async def leaves_the_program(context: AgentContext) -> None:
+    await context.generate()
+    sys.exit(1)
+
+
 async def no_reward(context: AgentContext) -> None:
     context.reward(float("nan"))
 
@@ -157,6 +207,10 @@ async def cancels_itself(context: AgentContext) -> None:
         (twice_at_once, EnvFatalError, "one answer at a time"),
         (observes_text, EnvFatalError, "a loop observes chat messages, mappings with role and content, not 'higher'"),
         (no_json, EnvFatalError, "once keeps plain JSON"),
+        (no_number, EnvFatalError, "once keeps plain JSON, .* nan"),
+        (half_a_character, EnvFatalError, "a loop observes chat messages"),
+        (fails_beside_its_generate, EnvInfraError, "down"),
+        (leaves_the_program, EnvInfraError, "SystemExit: 1"),
         (no_reward, EnvFatalError, "a reward must be a finite number, not nan"),
         (returns_text, EnvFatalError, "must return a finite number or None, not 'good'"),
         (cancels_itself, EnvInfraError, "cancelled from inside"),
@@ -165,6 +219,25 @@ async def cancels_itself(context: AgentContext) -> None:
 async def test_what_a_loop_must_not_do(run: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         await drive(run, answers=1)
+
+
+@pytest.mark.parametrize("run", [gives_up_and_asks_again, gives_up_and_returns])
+async def test_an_answer_that_a_loop_did_not_wait_for_is_not_the_next_ones(run: Any) -> None:
+    """Else every later answer would be a turn late, and observations would stand before what they answer."""
+    _, driven = await drive(run)
+    await asyncio.sleep(0.01)
+    with pytest.raises(EnvFatalError, match="a loop must wait until its answer comes"):
+        await driven.go_on(ANSWER)
+
+
+async def test_a_loop_that_swallows_its_cancellation_ends_when_it_asks_again() -> None:
+    async def run(context: AgentContext) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await context.generate()
+        await context.generate()
+
+    _, driven = await drive(run)
+    assert await driven.cancel(5)
 
 
 async def test_a_loop_that_does_not_end_when_it_is_cancelled_is_left_behind() -> None:

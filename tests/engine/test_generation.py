@@ -79,11 +79,30 @@ def test_an_engine_without_a_version_counts_as_one_that_does_not_serve() -> None
         {"weight_versions": [{"version": "1", "start": 0, "end": 3}]},
         {"weight_versions": [{"version": "1", "start": 1, "end": 2}]},
         {"weight_versions": [{"version": "1", "start": 0, "end": 0}, {"version": "2", "start": 1, "end": 2}]},
+        {"weight_versions": [{"start": 0, "end": 2}]},
+        {"output_token_logprobs": [None, None]},
+        {"finish_reason": None},
+        {"finish_reason": {"type": "error"}},
     ],
 )
 def test_an_answer_that_contradicts_itself_is_an_error(meta: dict[str, Any]) -> None:
     with pytest.raises(EngineError):
         decode_generation(answer([(2, WeightVersion(0))], **meta))
+
+
+@pytest.mark.parametrize("missing", ["weight_version", "finish_reason"])
+def test_an_answer_of_another_form_is_an_error_of_the_engine_alone(missing: str) -> None:
+    """What has no name would end the producer, and with it every other sample."""
+    given = answer([(2, WeightVersion(0))])
+    del given["meta_info"][missing]
+    with pytest.raises(EngineError, match=f"another form: KeyError: '{missing}'"):
+        decode_generation(given)
+
+
+@pytest.mark.parametrize("given", [None, 5, [answer([(2, WeightVersion(0))])], {"detail": "moved"}])
+def test_what_is_no_engine_does_not_serve(given: Any) -> None:
+    with pytest.raises(EngineUnavailable, match="no engine"):
+        decode_generation(given)
 
 
 @given(st.lists(st.integers(-5, 40), min_size=1))

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stream_rl.envs.base import BaseInteractionEnv, ResumeClass, format_observation, is_empty, resume_class
+from stream_rl.envs.base import (
+    BaseInteractionEnv,
+    ResumeClass,
+    format_observation,
+    is_empty,
+    is_finite,
+    is_message,
+    resume_class,
+)
 from stream_rl.errors import ImageError
 
 
@@ -36,6 +44,23 @@ def test_the_resume_class_is_what_the_environment_implements():
 def test_an_observation_is_a_user_message_unless_it_says_otherwise():
     assert format_observation({"obs_str": "x"}) == {"role": "user", "content": "x"}
     assert format_observation({"obs_str": "x", "role": "tool"}) == {"role": "tool", "content": "x"}
+
+
+def test_what_is_none_is_not_said():
+    message = format_observation({"obs_str": None, "role": None, "multi_modal_data": {"image": "a"}})
+    assert message == {"role": "user", "content": [{"type": "image", "image": "a"}]}
+
+
+def test_half_a_surrogate_pair_is_shown_as_a_question_mark():
+    """As a program's output has it that was read with `surrogateescape`: no tokenizer takes it."""
+    assert format_observation({"obs_str": "a\udc80b"})["content"] == "a?b"
+    assert not is_message({"role": "user", "content": "a\udc80b"})
+    assert not is_message({"role": "user", "content": [{"type": "text", "text": "\udc80"}]})
+
+
+@pytest.mark.parametrize(("value", "finite"), [(1, True), (True, True), (10**400, False), ("1", False), (None, False)])
+def test_a_reward_is_a_number_that_a_float_can_hold(value, finite):
+    assert is_finite(value) is finite
 
 
 @pytest.mark.parametrize("name", ["image", "images"])

@@ -171,6 +171,12 @@ class TestDelta:
         with pytest.raises(ModelError, match=reason):
             encoder(template).encode_observation([{"role": role, "content": "seen"}], np.array([42], np.int32))
 
+    def test_a_message_that_is_no_json_is_refused(self, encoder):
+        message = {"role": "user", "content": "seen", 5: "x"}
+
+        with pytest.raises(ModelError, match="a message is no JSON"):
+            encoder(CHATML).encode_observation([message], np.array([42], np.int32))
+
     def test_an_image_for_a_model_that_reads_text_is_refused(self, encoder):
         message = {"role": "user", "content": [{"type": "image", "image": "x.png"}, {"type": "text", "text": "Look"}]}
 

@@ -50,11 +50,12 @@ async def test_an_environment_answers_as_it_would_here(processes):
     await env.close()
 
 
-@pytest.mark.parametrize("action", ["break", "return a function"])
+@pytest.mark.parametrize("action", ["break", "break with a lock", "return a function", "exit", "cancel"])
 async def test_what_cannot_travel_is_infrastructure_and_hurts_nothing_else(processes, action):
     env = await build(processes)
-    with pytest.raises(EnvInfraError):
+    with pytest.raises(EnvInfraError) as failure:
         await env.step(action)
+    assert failure.value.cause == "unknown"
     assert (await env.step("go"))[0] == {"obs_str": "go"}
 
 

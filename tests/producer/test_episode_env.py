@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 
@@ -198,8 +199,9 @@ class TestRewardFunction:
 
         assert sample.reward == 4.0
 
-    async def test_its_failure_is_infrastructure(self, scripted):
-        World.faults["reward"] = [RuntimeError("judge down")]
+    @pytest.mark.parametrize("failure", [RuntimeError("judge down"), asyncio.CancelledError(), SystemExit(1)])
+    async def test_its_failure_is_infrastructure(self, scripted, failure):
+        World.faults["reward"] = [failure]
         loaded = scripted("snapshot", **{"environment.reward_path": "scripted_env:reward"})
         sample, _ = await play(loaded, ScriptedEngines(replies(*FOUR)))
 
