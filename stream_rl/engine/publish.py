@@ -103,6 +103,7 @@ class WeightPublisher:
         async def tidy(client: EngineClient) -> None:
             await unless_absent(client.destroy_weights_group(GROUP, timeout=self.timeout))
             if await close_update(client):
+                await client.begin_weight_update()  # for whoever comes next, should this trainer die as well
                 raise WeightUpdateFailed(f"engine {client.url} was left in the middle of an update")
             await client.continue_(timeout=RESUME_SECONDS)
 

@@ -157,4 +157,5 @@ async def test_an_engine_left_in_the_middle_of_an_update_stays_paused_until_the_
         assert "in the middle of an update" in left.error
         assert orderly.ok
         assert engines[0].paused
-        await client.begin_weight_update()
+        left, _ = await publisher.recover(named(engines))
+        assert left.error is not None

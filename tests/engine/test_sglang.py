@@ -213,16 +213,21 @@ async def test_after_an_aborting_update_the_rest_is_exact(
     assert np.abs(rest.log_probs - reference(other_model, given, rest)).max() < EXACT
 
 
-async def test_a_half_done_update_is_put_in_order(
-    real: EngineClient, publisher: WeightPublisher, prompt: Int32
+async def test_an_engine_left_in_the_middle_of_an_update_generates_nothing_before_the_next(
+    real: EngineClient, publisher: WeightPublisher, prompt: Int32, tiny_model: Path
 ) -> None:
     await real.pause()
     await real.begin_weight_update()
-    (recovered,) = await publisher.recover([("engine-0", real.url)])
-    assert recovered.ok, recovered.error
+    for _ in range(2):
+        (left,) = await publisher.recover([("engine-0", real.url)])
+        assert left.error is not None
+        assert not await real.ready()
+    (update,) = await publisher.publish([("engine-0", real.url)], VERSION, tiny_model)
+    assert update.ok, update.error
+    assert len((await real.generate(prompt, greedy(2))).tokens) > 0
+    await real.end_weight_update()
     (orderly,) = await publisher.recover([("engine-0", real.url)])
     assert orderly.ok, orderly.error
-    assert len((await real.generate(prompt, greedy(2))).tokens) > 0
 
 
 async def test_the_fake_server_answers_in_the_real_ones_shape(real: EngineClient, prompt: Int32) -> None:
