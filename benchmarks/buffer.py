@@ -103,9 +103,9 @@ class Benchmark:
         }  # fmt: skip
 
     def _losses(self) -> None:
-        left_out = {"bare", "plain", "tq-8"} | (
-            {"mp-lists"} if self._args.quick else set()
-        )  # lists are lost as bytes are
+        left_out = {"bare", "plain", "tq-8"}
+        if self._args.quick:
+            left_out.add("mp-lists")  # lists are lost as bytes are
         names = [name for name in self._args.contenders if name not in left_out]
         measured = [
             losses.measure(partial(self._make, name, "losses"), self._args.samples, self._args.hang) for name in names

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_rl.cli.live import load_run
+from stream_rl.cli.tables import print_whole
 from stream_rl.errors import ConfigError
 
 __all__ = ["EXAMPLES", "turns"]
@@ -22,8 +23,6 @@ EXAMPLES = """Examples:
 
   stream-rl turns runs/demo-0 --longest generate_seconds --limit 5 --where "finish_reason = 'length'"
 """
-WIDEST = 1000
-"""Characters of a line, at most."""
 
 
 def turns(  # noqa: PLR0917 - a command's options
@@ -59,10 +58,7 @@ def turns(  # noqa: PLR0917 - a command's options
     table = Table(*answer.columns, box=None)
     for row in answer.rows:
         table.add_row(*map(_shown, row))
-    console = Console()
-    # A number that is cut says less than a line that the terminal wraps.
-    console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
-    console.print(table)
+    print_whole(Console(), table)
 
 
 def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:

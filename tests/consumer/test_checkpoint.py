@@ -170,24 +170,14 @@ def test_a_save_is_under_way_until_it_is_whole(
     assert checkpoints.completed() is None
 
 
-def test_a_save_that_fails_is_told(updater: Updater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(partial: Path, final: Path) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(checkpoint, "publish_folder", full)
-    checkpoints = Checkpoints(tmp_path, kept=3)
-    checkpoints.save(2, updater.policy, updater.optimizer)
-    with pytest.raises(TrainingError, match=r"could not be written to .* MiB are free: OSError: no space left"):
-        checkpoints.completed(wait=True)
-
-
-def test_what_keeps_a_shard_from_being_written_is_told(
-    updater: Updater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("owner", "writer"), [(checkpoint, "publish_folder"), (FileSystemWriter, "write_data")])
+def test_what_keeps_a_checkpoint_from_being_written_is_told(
+    updater: Updater, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, writer: str
 ) -> None:
     def full(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(FileSystemWriter, "write_data", full)
+    monkeypatch.setattr(owner, writer, full)
     checkpoints = Checkpoints(tmp_path, kept=3)
     checkpoints.save(2, updater.policy, updater.optimizer)
     with pytest.raises(TrainingError, match=r"could not be written to .* MiB are free: OSError: no space left"):

@@ -115,7 +115,8 @@ async def test_a_step_that_its_own_caller_cancels_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("error", [ConfigError("gone"), RuntimeError("gone"), SystemExit(3)])
-async def test_what_a_close_raises_concerns_nobody(error: BaseException) -> None:
+async def test_what_a_close_raises_concerns_nobody(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     played = session(lambda **_: SimpleNamespace(reset=print, step=print, close=lambda: raising(error)))
     await played.build()
     await played.close()
+    assert "close failed" in caplog.text
