@@ -8,12 +8,13 @@ logits at the places that predict a trained token and nowhere else, and never al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
@@ -23,7 +24,7 @@ from stream_rl.consumer.head import Head, log_probs_of_states
 from stream_rl.consumer.micro_batch import MicroBatch
 from stream_rl.consumer.vision import Sight
 
-__all__ = ["PREFIX", "Policy", "full_tensors", "model_folder", "pick_device"]
+__all__ = ["PREFIX", "Policy", "full_tensors", "log_probs_alone", "model_folder", "pick_device"]
 
 PREFIX = "language_model."
 
@@ -82,6 +83,16 @@ class Policy(nn.Module):
         head: nn.Linear = self.language_model.get_output_embeddings()  # type: ignore[no-untyped-call]
         scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
         return Head(head.weight, head.bias, scale, getattr(config, "final_logit_softcapping", None))
+
+
+@torch.no_grad()
+def log_probs_alone(policy: Policy, batches: Sequence[MicroBatch]) -> list[Tensor]:
+    """Log-probs of passes that nothing is learned from, float32 (k,) each. A collective."""
+    found = [policy(batch)[0] for batch in batches]
+    if isinstance(policy, FSDPModule):
+        # Without a backward pass the root's weights stay whole, which is memory that training can have.
+        policy.reshard()
+    return found
 
 
 def pick_device(setting: str, rank: int) -> torch.device:

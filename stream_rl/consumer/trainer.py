@@ -36,6 +36,7 @@ from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import model_folder, pick_device
 from stream_rl.consumer.pictures import Pictures
 from stream_rl.consumer.prefetch import Prefetch
+from stream_rl.consumer.probe import Probe
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
@@ -251,7 +252,7 @@ def _assemble(
         sender = GroupSender(device, address=address, timeout=publisher.timeout)
         group = GroupPublisher(publisher, sender, checkpoint_shapes(model_folder(config.model.path)))
         transport = GroupTransport(policy, dtype, sender, group)
-    publication = Publication(runner, buffer, publisher, transport)
+    publication = Publication(runner, buffer, publisher, transport, Probe(policy, device, config.model.dtype))
     return Trainer(
         config,
         feed=Feed(runner, buffer, prefetch, publication.update_behind),

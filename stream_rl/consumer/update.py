@@ -16,7 +16,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from stream_rl.config import TrainerConfig
@@ -26,7 +25,7 @@ from stream_rl.consumer.collectives import all_max, all_sum
 from stream_rl.consumer.learning_rate import learning_rate
 from stream_rl.consumer.loss import kl_divergence
 from stream_rl.consumer.micro_batch import MicroBatch, empty_micro_batch, level_passes, micro_batches, plan_passes
-from stream_rl.consumer.model import Policy
+from stream_rl.consumer.model import Policy, log_probs_alone
 from stream_rl.consumer.objective import LossCounts, token_losses, token_shares
 from stream_rl.consumer.stopwatch import timed
 from stream_rl.consumer.update_figures import UpdateFigures, no_sums, token_sums, update_figures
@@ -117,16 +116,13 @@ class Updater:
             passes.append([batch.to(self._device) for batch in batches])
         return passes
 
-    @torch.no_grad()
-    def _log_probs(self, model: Policy | None, passes: list[list[MicroBatch]]) -> list[list[Tensor | None]]:
-        found = [[None if model is None else model(batch)[0] for batch in batches] for batches in passes]
-        if isinstance(model, FSDPModule):
-            # Without a backward pass the root's weights stay whole, which is memory that training can have.
-            model.reshard()
-        return found
+    def _log_probs(self, model: Policy | None, passes: list[list[MicroBatch]]) -> Sequence[Sequence[Tensor | None]]:
+        if model is None:
+            return [[None] * len(batches) for batches in passes]
+        return [log_probs_alone(model, batches) for batches in passes]
 
     def _penalised(
-        self, samples: Samples, batches: list[MicroBatch], references: list[Tensor | None]
+        self, samples: Samples, batches: list[MicroBatch], references: Sequence[Tensor | None]
     ) -> list[MicroBatch]:
         # The rewards are of what the rollout policy did: its divergence is what is taken from them.
         settings = self.settings

@@ -230,6 +230,28 @@ class EngineClient:
             return False
         return True
 
+    async def log_prob(self, input_ids: Int32, *, extra_key: str, timeout: float = 600.0) -> float:
+        """The log-prob of the last of `input_ids` (int32 (p,), p >= 2), given those before it.
+
+        Args:
+            extra_key: as in `generate`; one that no earlier weights had, since cached prefixes are of the weights that
+                computed them.
+
+        Raises EngineError for an answer without it.
+        """
+        body = {
+            "input_ids": input_ids, "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+            "return_logprob": True, "logprob_start_len": len(input_ids) - 2, "extra_key": extra_key,
+        }  # fmt: skip
+        answer = await self._transport.call("POST", "/generate", body, timeout=timeout)
+        try:
+            log_prob, token, _ = answer["meta_info"]["input_token_logprobs"][-1]
+            if token == int(input_ids[-1]):
+                return float("nan" if log_prob is None else log_prob)  # JSON has no NaN
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineError(f"engine {self.url} gave no log-prob of its input: {error}") from error
+        raise EngineError(f"engine {self.url} gave the log-prob of token {token}, not of the input's last")
+
     async def probe(self, *, timeout: float = 10.0) -> None:
         """Generates one token: the only sign that the scheduler lives, for `/health` can lie. A paused engine fails."""
         body = {"input_ids": np.zeros(1, np.int32), "sampling_params": {"max_new_tokens": 1, "temperature": 0.0}}

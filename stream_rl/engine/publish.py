@@ -94,6 +94,11 @@ class WeightPublisher:
             )
         await client.pause(self._pause_mode, timeout=self.timeout)
 
+    async def stop(self, url: str) -> None:
+        """Stops an engine that must not generate; one that does not answer does not generate either."""
+        if (error := await failure(self.client(url).pause(self._pause_mode), self.timeout)) is not None:
+            logger.warning("engine %s could not be stopped: %s", url, error)
+
     async def recover(self, engines: Iterable[tuple[str, str]]) -> list[EngineUpdate]:
         """Puts in order what a trainer that died left behind: a group, a pause. Harmless on an engine that is in order.
 

@@ -248,6 +248,10 @@ PUBLISH_SECONDS = Metric(
     "publish_seconds", "histogram", "Seconds an engine's weight update took: it generates nothing meanwhile",
     ("engine",), SECONDS, unit="seconds", panel="Weight updates",
 )  # fmt: skip
+ENGINE_PROBES = Metric(
+    "engine_probes_total", "counter", "Log-probs asked of engines after weight updates, by what became of them",
+    ("engine", "outcome"), unit="probes", panel="Probes after updates",
+)  # fmt: skip
 
 # The run, from the buffer (supervisor)
 ENGINE_VERSION = Metric(

@@ -44,7 +44,8 @@ class FakeEngineServer:
         version: weight version at the start; "default" is none.
         sleep: how time passes.
 
-    `requests` holds the body of every /generate, `calls` the path and body of everything else.
+    `requests` holds the body of every /generate, `calls` the path and body of everything else. `input_log_prob` is what
+    it says of its input's last token, when it is asked.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class FakeEngineServer:
         self.url = ""
         self.requests: list[dict[str, Any]] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.input_log_prob: float | None = None
         self._source = source
         self._vocab_size = vocab_size
         self._context_length = context_length
@@ -196,7 +198,10 @@ class FakeEngineServer:
             request.finish_reason = "abort"
         else:
             request.task.result()
-        return _answer(request.result(self.version))
+        result = request.result(self.version)
+        if self.input_log_prob is not None and "logprob_start_len" in body:
+            result["meta_info"]["input_token_logprobs"] = [[self.input_log_prob, request.prompt[-1], None]]
+        return _answer(result)
 
     def _refuse(self, request: FakeRequest) -> str | None:
         total = len(request.prompt) + request.max_new_tokens

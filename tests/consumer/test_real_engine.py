@@ -14,6 +14,7 @@ from stream_rl.consumer.batching import flatten
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.micro_batch import micro_batches
 from stream_rl.consumer.model import Policy
+from stream_rl.consumer.probe import Probe
 from stream_rl.consumer.sender import GroupSender
 from stream_rl.consumer.weights import WeightFolders, gather
 from stream_rl.engine.client import EngineClient
@@ -60,6 +61,16 @@ def largest_difference(policy: Policy, url: str, version: WeightVersion) -> floa
     return float((log_probs - batch.rollout_log_probs).abs().max())
 
 
+def probed(probe: Probe, url: str, key: str) -> float:
+    """What the engine says of the probe."""
+
+    async def ask() -> float:
+        async with EngineClient(url, vocab_size=32) as client:
+            return await client.log_prob(probe.tokens, extra_key=key)
+
+    return asyncio.run(ask())
+
+
 def test_weights_from_disk_give_equal_log_probs(
     sglang: EngineServer, moved_policy: Policy, tmp_path: Path, tiny_model: Path
 ) -> None:
@@ -73,8 +84,11 @@ def test_weights_from_disk_give_equal_log_probs(
         await publisher.close()
         return updates
 
+    probe = Probe(moved_policy, CPU, "float32")
+    before = abs(probed(probe, sglang.url, "before") - probe.log_prob())
     assert [update.error for update in asyncio.run(publish())] == [None]
     assert largest_difference(moved_policy, sglang.url, version) < 1e-4
+    assert abs(probed(probe, sglang.url, "after") - probe.log_prob()) < 1e-4 < before
 
 
 def test_weights_through_a_group_give_equal_log_probs(

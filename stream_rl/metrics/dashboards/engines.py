@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stream_rl.metrics import catalog
 from stream_rl.metrics.dashboards.panel import Dashboard, lines
-from stream_rl.metrics.dashboards.promql import latest, of_sglang, quantile, rate, together
+from stream_rl.metrics.dashboards.promql import growth, latest, of_sglang, quantile, rate, together
 
 __all__ = ["ENGINES", "IDLE", "TOKENS"]
 
@@ -84,6 +84,13 @@ ENGINES = Dashboard(
             "Versions behind",
             "How many versions each engine is behind the newest published one. Above 1 for long: its updates fail.",
             (f"scalar({latest(catalog.TRAINER_VERSION)}) - {latest(catalog.ENGINE_VERSION, 'engine')}", "{{engine}}"),
+        ),
+        lines(
+            "Probes after updates",
+            "A log-prob that each updated engine must share with the trainer. Disagreed: weights were lost on the way, "
+            "and the engine was put out; look for names that it does not know. Unanswered: it died, or gives no "
+            "log-probs of its input. Overtaken: its queue was longer than a step.",
+            (growth(catalog.ENGINE_PROBES, "engine", "outcome"), "{{engine}} {{outcome}}"),
         ),
     ],
 )  # fmt: skip
