@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import Backend, GroupName, PrefixStore, 
 from stream_rl.engine.client import TensorSpec
 from stream_rl.errors import WeightUpdateFailed
 
-__all__ = ["GroupSender"]
+__all__ = ["GroupSender", "tensor_specs"]
 
 
 class GroupSender:
@@ -41,10 +41,7 @@ class GroupSender:
 
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
         """What the next broadcasts send, by Hugging Face names."""
-        self._weights = [
-            (TensorSpec(name, tuple(value.shape), str(value.dtype).removeprefix("torch.")), value)
-            for name, value in weights.items()
-        ]
+        self._weights = list(zip(tensor_specs(weights), weights.values(), strict=True))
 
     @property
     def tensors(self) -> Sequence[TensorSpec]:
@@ -96,3 +93,10 @@ class GroupSender:
         if self._group is not None:
             dist.destroy_process_group(self._group)
         self._group = self._store = None
+
+
+def tensor_specs(weights: Mapping[str, Tensor]) -> list[TensorSpec]:
+    """What they are called, and how they look, in their order."""
+    return [
+        TensorSpec(name, tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in weights.items()
+    ]

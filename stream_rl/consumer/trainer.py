@@ -33,7 +33,7 @@ from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.collectives import all_sum, process_group
 from stream_rl.consumer.feed import Feed, MiniBatch
 from stream_rl.consumer.loading import load_policy
-from stream_rl.consumer.model import model_folder, pick_device
+from stream_rl.consumer.model import pick_device
 from stream_rl.consumer.pictures import Pictures
 from stream_rl.consumer.prefetch import Prefetch
 from stream_rl.consumer.probe import Probe
@@ -44,9 +44,9 @@ from stream_rl.consumer.step_record import SAMPLE_COLUMNS, sample_rows, step_rec
 from stream_rl.consumer.stopwatch import timed
 from stream_rl.consumer.transport import DiskTransport, GroupTransport, WeightTransport
 from stream_rl.consumer.update import Updater
-from stream_rl.consumer.weights import WeightFolders
+from stream_rl.consumer.weights import WeightFolders, engine_shapes
 from stream_rl.engine.publish import WeightPublisher
-from stream_rl.engine.publish_group import GroupPublisher, checkpoint_shapes
+from stream_rl.engine.publish_group import GroupPublisher
 from stream_rl.errors import ConfigError, DataError, LedgerMismatch
 from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.run_folder import STEP_PARTS
@@ -250,7 +250,7 @@ def _assemble(
         # Engines of ours are on this machine; others may be anywhere, and reach it by its name.
         address = socket.getfqdn() if config.engine.urls else "127.0.0.1"
         sender = GroupSender(device, address=address, timeout=publisher.timeout)
-        group = GroupPublisher(publisher, sender, checkpoint_shapes(model_folder(config.model.path)))
+        group = GroupPublisher(publisher, sender, engine_shapes(policy, config.model.path), config.model.dtype)
         transport = GroupTransport(policy, dtype, sender, group)
     publication = Publication(runner, buffer, publisher, transport, Probe(policy, device, config.model.dtype))
     return Trainer(

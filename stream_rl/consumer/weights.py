@@ -9,6 +9,7 @@ Invariants: a version's folder appears by one rename, whole; no folder that an e
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -20,13 +21,17 @@ from transformers import AutoProcessor, AutoTokenizer, GenerationConfig, PreTrai
 from transformers.core_model_loading import revert_weight_conversion
 
 from stream_rl.consumer.checkpoint import publish_folder
-from stream_rl.consumer.model import Policy, full_tensors
+from stream_rl.consumer.model import Policy, full_tensors, model_folder
+from stream_rl.consumer.sender import tensor_specs
+from stream_rl.engine.publish_group import check_tensors, checkpoint_shapes
 from stream_rl.errors import ModelError
 from stream_rl.sample import WeightVersion
 
-__all__ = ["WeightFolders", "gather"]
+__all__ = ["WeightFolders", "engine_shapes", "gather"]
 
 _STATIC = ".static"
+INVERSE_FREQUENCIES = r"rotary_emb\.inv_freq$"
+"""In old checkpoints; models compute them."""
 
 
 class WeightFolders:
@@ -35,6 +40,7 @@ class WeightFolders:
     def __init__(self, folder: Path, policy: Policy, dtype: dtype, model_path: str) -> None:
         """Writes config and tokenizer. Raises ModelError when the model has no tokenizer."""
         self.folder = folder
+        self._shapes = engine_shapes(policy, model_path)
         self._policy = policy
         self._dtype = dtype
         if dist.get_rank() == 0:
@@ -46,13 +52,17 @@ class WeightFolders:
         return self.folder / str(version)
 
     def write(self, version: WeightVersion) -> None:
-        """Writes the policy's weights as they are now. A collective."""
+        """Writes the policy's weights as they are now. A collective.
+
+        Raises WeightUpdateFailed on rank 0: names, shapes or dtypes are not those that engines know.
+        """
         self.write_to(self.path(version))
 
     def write_to(self, final: Path) -> None:
-        """Writes the policy as a whole Hugging Face folder to any place. A collective."""
+        """Writes the policy as a whole Hugging Face folder to any place. A collective. Raises as `write`."""
         tensors = gather(self._policy, self._dtype)
         if dist.get_rank() == 0:
+            check_tensors(tensor_specs(tensors), self._shapes, str(self._dtype).removeprefix("torch."))
             partial = final.parent / f".partial-{final.name}"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
@@ -75,6 +85,23 @@ def gather(policy: Policy, dtype: dtype) -> dict[str, Tensor]:
     # Some models (Qwen2.5-VL) have other names in their checkpoints, which are what engines know.
     renamed: dict[str, Tensor] = revert_weight_conversion(policy.language_model, weights) if here else {}
     return renamed
+
+
+def engine_shapes(policy: Policy, model_path: str) -> dict[str, tuple[int, ...]]:
+    """Name to shape of every weight that engines load from the model's checkpoint.
+
+    Left out are the twins of tied ones, and what the model's class says a checkpoint may have beyond it.
+    """
+    model = policy.language_model
+    twins = set(getattr(model, "all_tied_weights_keys", None) or ())
+    spare = [
+        re.compile(pattern) for pattern in (*(model._keys_to_ignore_on_load_unexpected or ()), INVERSE_FREQUENCIES)
+    ]
+    return {
+        name: shape
+        for name, shape in checkpoint_shapes(model_folder(model_path)).items()
+        if name not in twins and not any(pattern.search(name) for pattern in spare)
+    }
 
 
 def _link(path: str, place: str) -> None:

@@ -33,7 +33,7 @@ from stream_rl.engine.publish import (
 from stream_rl.errors import EngineRejected, WeightUpdateFailed
 from stream_rl.sample import WeightVersion
 
-__all__ = ["GroupPublisher", "WeightSender", "buckets", "check_names", "checkpoint_shapes"]
+__all__ = ["GroupPublisher", "WeightSender", "buckets", "check_tensors", "checkpoint_shapes"]
 
 BUCKET_BYTES = 256 * 2**20
 ROUNDS = 3
@@ -74,21 +74,25 @@ class GroupPublisher:
         publisher: has the connections and the deadline.
         sender: the trainer's end.
         shapes: name to shape of every weight in the checkpoint that the engines loaded (`checkpoint_shapes`).
+        dtype: what the engines loaded them as.
     """
 
-    def __init__(self, publisher: WeightPublisher, sender: WeightSender, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, publisher: WeightPublisher, sender: WeightSender, shapes: Mapping[str, Sequence[int]], dtype: str
+    ) -> None:
         self._publisher = publisher
         self._sender = sender
         self._shapes = shapes
+        self._dtype = dtype
         self._members: dict[str, str] = {}
 
     async def publish(self, engines: Iterable[tuple[str, str]], version: WeightVersion) -> list[EngineUpdate]:
         """Sends the sender's tensors to every engine (engine id, url) as `version`; one result each, in their order.
 
         Raises:
-            WeightUpdateFailed: the sender's names or shapes are not the checkpoint's. Nothing was sent.
+            WeightUpdateFailed: the sender's names, shapes or dtypes are not the engines'. Nothing was sent.
         """
-        check_names(self._sender.tensors, self._shapes)
+        check_tensors(self._sender.tensors, self._shapes, self._dtype)
         started = time.monotonic()
         waiting = places = dict(engines)
         errors: dict[str, str | None] = {}
@@ -200,18 +204,20 @@ async def _answers(client: EngineClient) -> None:
     await client.weight_version(timeout=5.0)
 
 
-def check_names(tensors: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Raises WeightUpdateFailed, naming the first of them, when names or shapes differ from the checkpoint's."""
-    given = {tensor.name: tensor.shape for tensor in tensors}
+def check_tensors(tensors: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]], dtype: str) -> None:
+    """Raises WeightUpdateFailed, naming the first of them, when names, shapes or dtypes differ from the engines'."""
+    given = {tensor.name: tensor for tensor in tensors}
     for name in shapes.keys() - given.keys():
         raise WeightUpdateFailed(f"the trainer has no weight {name}, which the checkpoint has")
     for name in given.keys() - shapes.keys():
         raise WeightUpdateFailed(f"the trainer has a weight {name}, which the checkpoint does not have")
-    for name, shape in given.items():
-        if tuple(shape) != tuple(shapes[name]):
+    for name, tensor in given.items():
+        if tuple(tensor.shape) != tuple(shapes[name]):
             raise WeightUpdateFailed(
-                f"weight {name} has shape {tuple(shape)}; the checkpoint's is {tuple(shapes[name])}"
+                f"weight {name} has shape {tuple(tensor.shape)}; the checkpoint's is {tuple(shapes[name])}"
             )
+        if tensor.dtype != dtype:
+            raise WeightUpdateFailed(f"weight {name} is {tensor.dtype}; the engines have {dtype}")
 
 
 def checkpoint_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

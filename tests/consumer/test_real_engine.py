@@ -100,7 +100,7 @@ def test_weights_through_a_group_give_equal_log_probs(
 
     async def publish() -> list[list[EngineUpdate]]:
         publisher = WeightPublisher()
-        group = GroupPublisher(publisher, sender, checkpoint_shapes(tiny_model))
+        group = GroupPublisher(publisher, sender, checkpoint_shapes(tiny_model), "float32")
         engines = [("engine-0", sglang.url)]
         twice = [await group.publish(engines, WeightVersion(72)), await group.publish(engines, version)]
         await group.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stream_rl.engine.client import TensorSpec
 from stream_rl.engine.ports import free_port
 from stream_rl.engine.publish import WeightPublisher
-from stream_rl.engine.publish_group import GroupPublisher, buckets, check_names, checkpoint_shapes
+from stream_rl.engine.publish_group import GroupPublisher, buckets, check_tensors, checkpoint_shapes
 from stream_rl.errors import WeightUpdateFailed
 from stream_rl.sample import WeightVersion
 from stream_rl.testing import FakeEngineServer, seeded
@@ -68,7 +68,7 @@ def sender() -> FakeSender:
 async def group(sender: FakeSender) -> AsyncIterator[GroupPublisher]:
     """Publishes what `sender` sends."""
     publisher = WeightPublisher(timeout=0.5)
-    yield GroupPublisher(publisher, sender, SHAPES)
+    yield GroupPublisher(publisher, sender, SHAPES, "float32")
     await publisher.close()
 
 
@@ -109,7 +109,10 @@ async def test_the_update_is_paused_bracketed_and_flushed(
 
 async def test_in_place_keeps_the_cache(sender: FakeSender, engines: list[FakeEngineServer]) -> None:
     publisher = WeightPublisher(timeout=0.5, pause_mode="in_place")
-    assert all(update.ok for update in await GroupPublisher(publisher, sender, SHAPES).publish(named(engines), VERSION))
+    assert all(
+        update.ok
+        for update in await GroupPublisher(publisher, sender, SHAPES, "float32").publish(named(engines), VERSION)
+    )
     await publisher.close()
     bodies = dict(engines[0].calls)
     assert bodies["/pause_generation"] == {"mode": "in_place"}
@@ -189,12 +192,14 @@ async def test_wrong_names_are_found_before_anything_is_sent(
     assert not engines[0].calls
 
 
-def test_names_and_shapes_must_be_the_checkpoints() -> None:
-    check_names(TENSORS, SHAPES)
+def test_names_shapes_and_dtypes_must_be_the_engines() -> None:
+    check_tensors(TENSORS, SHAPES, "float32")
     with pytest.raises(WeightUpdateFailed, match=r"a weight extra\.weight, which the checkpoint does not have"):
-        check_names([*TENSORS, TensorSpec("extra.weight", (1,), "float32")], SHAPES)
+        check_tensors([*TENSORS, TensorSpec("extra.weight", (1,), "float32")], SHAPES, "float32")
     with pytest.raises(WeightUpdateFailed, match=r"shape \(8, 4\); the checkpoint's is \(4, 8\)"):
-        check_names(TENSORS, {**SHAPES, "layer.1": (4, 8)})
+        check_tensors(TENSORS, {**SHAPES, "layer.1": (4, 8)}, "float32")
+    with pytest.raises(WeightUpdateFailed, match=r"layer\.0 is float32; the engines have bfloat16"):
+        check_tensors(TENSORS, SHAPES, "bfloat16")
 
 
 def test_the_checkpoints_shapes_come_from_its_headers(tiny_model: Path) -> None:

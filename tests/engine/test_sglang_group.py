@@ -40,7 +40,7 @@ class Dying(GroupSender):
 url, folder = sys.argv[1], Path(sys.argv[2])
 sender = Dying(torch.device("cpu"), address="127.0.0.1", timeout=20.0)
 sender.set_weights(load_file(folder / "model.safetensors"))
-group = GroupPublisher(WeightPublisher(timeout=20.0), sender, checkpoint_shapes(folder))
+group = GroupPublisher(WeightPublisher(timeout=20.0), sender, checkpoint_shapes(folder), "float32")
 asyncio.run(group.publish([("engine-0", url)], WeightVersion(200)))
 """
 
@@ -80,7 +80,7 @@ async def test_a_trainers_death_in_an_update_is_survived_and_the_next_one_publis
 
         sender = GroupSender(torch.device("cpu"), address="127.0.0.1", timeout=30.0)
         sender.set_weights(load_file(tmp_path / "model.safetensors"))
-        group = GroupPublisher(publisher, sender, checkpoint_shapes(tiny_model))
+        group = GroupPublisher(publisher, sender, checkpoint_shapes(tiny_model), "float32")
         for step in (201, 202):
             (update,) = await group.publish(places, WeightVersion(step, 1))
             assert update.ok, update.error
