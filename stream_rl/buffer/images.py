@@ -3,12 +3,14 @@
     put_images ─► commit of the turn that names them ─► counted for its group ─► gone with the last group that does
 
 An image that no commit names expires by itself. A commit that names one that is not there is refused (ImageMissing):
-put it, and commit again.
+put it, and commit again. Siblings that begin together put the same images at once: what is on its way already is waited
+for, and not sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 
 from stream_rl.buffer.connection import STAGED_SECONDS, Connection
 from stream_rl.buffer.journals import bounded
@@ -23,11 +25,13 @@ class ImageCalls:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._on_their_way: dict[str, asyncio.Task[None]] = {}
 
     async def put_images(self, images: Iterable[bytes]) -> tuple[str, ...]:
         """Stores images (as compressed as they came) and gives their names, in order, for `Turn.images`.
 
-        Only bytes that the run does not have yet are sent, at most 8 MB at a time.
+        Only bytes that the run does not have yet are sent, at most 8 MB at a time. What is on its way for another call
+        is waited for; if that fails, so does this, and the next call sends it again.
 
         Raises:
             ValueError: an image is larger than LARGEST_IMAGE.
@@ -35,10 +39,11 @@ class ImageCalls:
         named = [(image_name(image), image) for image in images]
         if large := [len(image) for _, image in named if len(image) > LARGEST_IMAGE]:
             raise ValueError(f"an image of {large[0]} bytes is over the limit of {LARGEST_IMAGE}")
-        there = await self._touch(list(dict(named)))
-        new = [(name, image) for name, image in dict(named).items() if name not in there]
-        for some in bounded(new, lambda entry: len(entry[1])):
-            await self._connection.store({self._connection.key("image", name): [image] for name, image in some})
+        new = {name: image for name, image in named if name not in self._on_their_way}
+        if new:
+            # A task of its own: others wait for it, and whoever asked first may be cancelled.
+            self._on_their_way |= dict.fromkeys(new, asyncio.create_task(self._ship(new)))
+        await asyncio.gather(*map(asyncio.shield, {self._on_their_way[name] for name, _ in named}))
         return tuple(name for name, _ in named)
 
     async def load_images(self, names: Sequence[str]) -> dict[str, bytes]:
@@ -59,6 +64,16 @@ class ImageCalls:
                     raise CorruptRecord(f"image {name} is not in the buffer")
                 found[name] = bytes(image)
         return found
+
+    async def _ship(self, images: Mapping[str, bytes]) -> None:
+        try:
+            there = await self._touch(list(images))
+            absent = [(name, image) for name, image in images.items() if name not in there]
+            for some in bounded(absent, lambda entry: len(entry[1])):
+                await self._connection.store({self._connection.key("image", name): [image] for name, image in some})
+        finally:
+            for name in images:
+                del self._on_their_way[name]
 
     async def _touch(self, names: Sequence[str]) -> set[str]:
         """Those that are there; they stay for another while even if no turn names them."""

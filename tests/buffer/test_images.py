@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from journal_builders import START, outcome, turn
 
 from stream_rl.buffer import LeasedSample, TrajectoryBuffer
-from stream_rl.errors import CorruptRecord, ImageMissing
+from stream_rl.errors import BufferFull, CorruptRecord, ImageMissing
 from stream_rl.sample import LARGEST_IMAGE, LedgerEntry, image_name
 
 RED, BLUE = b"red pixels", b"blue pixels"
@@ -30,17 +31,51 @@ async def test_an_image_comes_back_by_its_name(buffer: TrajectoryBuffer) -> None
         await buffer.put_images([bytes(LARGEST_IMAGE + 1)])
 
 
-async def test_only_new_bytes_are_sent(buffer: TrajectoryBuffer) -> None:
-    async def received() -> int:
-        (facts,) = await buffer._connection.pipeline(lambda pipe: pipe.info("stats"))
-        return int(facts["total_net_input_bytes"])
+async def received(buffer: TrajectoryBuffer) -> int:
+    """Bytes that the server has been sent by anybody."""
+    (facts,) = await buffer._connection.pipeline(lambda pipe: pipe.info("stats"))
+    return int(facts["total_net_input_bytes"])
 
+
+async def test_only_new_bytes_are_sent(buffer: TrajectoryBuffer) -> None:
     image = bytes(200_000)
     await buffer.put_images([image])
-    before = await received()
+    before = await received(buffer)
     for _ in range(8):
         await buffer.put_images([image])
-    assert await received() - before < 20_000
+    assert await received(buffer) - before < 20_000
+
+
+async def test_what_is_on_its_way_is_waited_for_by_whoever_puts_it_too(buffer: TrajectoryBuffer) -> None:
+    before = await received(buffer)
+    images = [bytes([number]) * 100_000 for number in range(3)]
+    first, second = await asyncio.gather(buffer.put_images(images[:2]), buffer.put_images(images[1:]))
+    assert await received(buffer) - before < 320_000
+    assert (first[1], len(await buffer.load_images([*first, *second]))) == (second[0], 3)
+
+
+async def test_a_put_that_is_cancelled_is_not_so_for_others(buffer: TrajectoryBuffer) -> None:
+    first = asyncio.create_task(buffer.put_images([RED]))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(buffer.put_images([RED]))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await buffer.load_images(await second) == {image_name(RED): RED}
+    assert first.cancelled()
+
+
+async def test_a_put_that_fails_fails_all_who_wait_and_the_next_tries_again(
+    buffer: TrajectoryBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_: object) -> None:
+        await asyncio.sleep(0.01)
+        raise BufferFull("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(buffer._connection, "store", full)
+        failed = await asyncio.gather(*(buffer.put_images([RED]) for _ in range(3)), return_exceptions=True)
+    assert [type(one) for one in failed] == [BufferFull] * 3
+    assert await buffer.load_images(await buffer.put_images([RED])) == {image_name(RED): RED}
 
 
 async def test_a_turn_that_names_an_absent_image_is_refused_by_name(buffer: TrajectoryBuffer) -> None:

@@ -3,6 +3,7 @@ where Redis lost them."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,6 @@ from stream_rl.multimodal import Encoded, Picture
 from stream_rl.producer.journal import BufferJournal
 from stream_rl.sample import Turn, WeightVersion
 
-PROMPT = [Picture.of(os.urandom(200_000), 3) for _ in range(4)]
 GROUP = 8
 
 
@@ -51,7 +51,10 @@ def journal_of(buffer: TrajectoryBuffer, sample: LeasedSample) -> BufferJournal:
     return BufferJournal(buffer, sample, "pictures-test")
 
 
-async def test_a_groups_prompt_images_are_shipped_and_kept_once(open_buffer, config, server):
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_groups_prompt_images_are_shipped_and_kept_once(open_buffer, config, server, at_once):
+    """Whether siblings begin one after the other or, as a producer has them, together."""
+    prompt = [Picture.of(os.urandom(200_000), 3) for _ in range(4)]
     buffer, samples = await leased(open_buffer, config)
     client = redis.asyncio.from_url(server.url)
     assert len(samples) == GROUP
@@ -60,14 +63,18 @@ async def test_a_groups_prompt_images_are_shipped_and_kept_once(open_buffer, con
         return int((await client.info("stats"))["total_net_input_bytes"])
 
     before = await received()
-    for sample in samples:
-        await journal_of(buffer, sample).commit([start(PROMPT)], None, PROMPT)
+    commits = [journal_of(buffer, sample).commit([start(prompt)], None, prompt) for sample in samples]
+    if at_once:
+        await asyncio.gather(*commits)
+    else:
+        for commit in commits:
+            await commit
     shipped = await received() - before
     images = [key async for key in client.scan_iter(match="*image:*", count=10_000)]
-    kept = sum([await client.strlen(key) for key in images if key.decode().endswith(tuple(p.name for p in PROMPT))])
+    kept = sum([await client.strlen(key) for key in images if key.decode().endswith(tuple(p.name for p in prompt))])
     await client.aclose()
 
-    one_copy = sum(len(picture.data) for picture in PROMPT)
+    one_copy = sum(len(picture.data) for picture in prompt)
     assert kept == one_copy
     assert one_copy <= shipped < 1.2 * one_copy
 
