@@ -95,6 +95,7 @@ def tiles(summary: Record) -> list[Tile]:
         return []
     recoveries = " · ".join(f"{kind} {times}" for kind, times in summary["recoveries"].items() if times)
     minutes, seconds = divmod(round(summary["wall_seconds"]), 60)
+    lost = summary["lost_turns"]
     return [
         Tile("best 5-step reward", _number(summary["reward_best5"])),
         Tile("last 5 steps", _number(summary["reward_last5"])),
@@ -103,7 +104,7 @@ def tiles(summary: Record) -> list[Tile]:
         Tile("trained groups", f"{summary['trained_groups']:,}"),
         Tile("trained twice", f"{summary['trained_twice']:,}", alarm=summary["trained_twice"] > 0),
         Tile("committed turns", f"{summary['committed_turns']:,}"),
-        Tile("lost turns", f"{summary['lost_turns']:,}", alarm=summary["lost_turns"] > 0),
+        Tile("lost turns", "–" if lost is None else f"{lost:,}", alarm=bool(lost)),
         Tile("generated tokens", f"{summary['generated_tokens']:,}"),
         Tile("most versions in a sample", f"{summary['max_versions_in_sample']}"),
         Tile("recoveries", recoveries or "none"),

@@ -83,7 +83,7 @@ def test_facts_are_passed_on(tmp_path: Path) -> None:
 
 def test_an_empty_run_has_no_rewards(tmp_path: Path) -> None:
     summary = summarise(tmp_path, RunFacts())
-    assert summary["steps"] == summary["lost_turns"] == summary["max_group_lag"] == 0
+    assert summary["steps"] == summary["max_group_lag"] == 0
     assert summary["reward_best5"] is None
     assert orjson.loads((tmp_path / "summary.json").read_bytes()) == summary
 
@@ -94,6 +94,13 @@ def test_a_turn_that_nothing_holds_is_lost(tmp_path: Path) -> None:
     write(tmp_path / "samples.jsonl", sample_record(1, 0, 0, turns=2))
     assert summarise(tmp_path, RunFacts(journal_turns={"0-1": 1}))["lost_turns"] == 2
     assert summarise(tmp_path, RunFacts(journal_turns={"0-1": 2, "0-0": 3}))["lost_turns"] == 0
+
+
+def test_what_was_lost_is_not_known_without_a_turn_log(tmp_path: Path) -> None:
+    write(tmp_path / "samples.jsonl", sample_record(1, 0, 0, turns=2))
+    assert summarise(tmp_path, RunFacts(committed_turns=2))["lost_turns"] is None
+    write(tmp_path / "turns" / "a.jsonl")
+    assert summarise(tmp_path, RunFacts(committed_turns=2))["lost_turns"] == 0
 
 
 def test_an_end_written_twice_and_a_torn_line_change_nothing(tmp_path: Path) -> None:
