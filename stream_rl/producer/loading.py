@@ -212,12 +212,11 @@ async def check_rollout(config: Config) -> None:
             Agents(config.rollout.agents, _default_agent(config, held_out=True), function_loop).find(None)
     finally:
         rollout.close()
-    if isinstance(prompts, DatasetPrompts):
-        for long in prompts.longest(LONGEST_TRIED):
-            try:
-                await rollout.show_prompt(long)
-            except ImageError as error:
-                raise DataError(str(error)) from error
+    for long in prompts.longest(LONGEST_TRIED):
+        try:
+            await rollout.show_prompt(long)
+        except ImageError as error:
+            raise DataError(str(error)) from error
 
 
 def _first_rows(prompts: PromptSource) -> list[PromptRow]:

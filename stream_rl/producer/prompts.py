@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 Prompt = str | Sequence[Message]
 
+FIRST_KNOWN = 64
+"""Generated prompts that are looked at before a run: of what comes after them nothing is known."""
 HELD_OUT = 0x5EED
 """Added to the seed for evaluation: another stream of the environment's prompts, another shuffle of a dataset."""
 
@@ -65,14 +67,24 @@ class PromptSource:
         """The prompt with this index. Raises DataError."""
         raise NotImplementedError
 
+    def longest(self, count: int) -> list[PromptRow]:
+        """The `count` prompts, of those that are known before a run, that are written longest. Raises DataError."""
+        raise NotImplementedError
+
 
 class GeneratedPrompts(PromptSource):
-    """Prompts that the environment makes up, without end."""
+    """Prompts that the environment makes up, without end. `needed`: what a run takes of them if it loses none."""
 
-    def __init__(self, generate: PromptGenerator, seed: int, args: SimpleNamespace) -> None:
+    def __init__(self, generate: PromptGenerator, seed: int, args: SimpleNamespace, needed: int = FIRST_KNOWN) -> None:
         self._generate = generate
         self._seed = seed
         self._args = args
+        self._known = min(needed, FIRST_KNOWN)
+
+    def longest(self, count: int) -> list[PromptRow]:
+        """Of the first FIRST_KNOWN, or of those that the run needs where they are fewer."""
+        rows = [self.row(prompt_index) for prompt_index in range(self._known)]
+        return sorted(rows, key=lambda row: -len(str(row.prompt)))[:count]
 
     def row(self, prompt_index: int) -> PromptRow:
         """The environment's prompt with this index. Raises DataError when it gives none."""
@@ -113,7 +125,7 @@ class DatasetPrompts(PromptSource):
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
     def longest(self, count: int) -> list[PromptRow]:
-        """The `count` rows whose prompts are written longest: where one is too long, one of these is."""
+        """Of all rows: where a prompt is too long, one of these is."""
         return [self._row(int(number)) for number in np.argsort(-self._lengths, kind="stable")[:count]]
 
     def first_of_each(self, name: str) -> list[PromptRow]:
@@ -187,7 +199,8 @@ def open_prompts(
         return DatasetPrompts(open_rows(config.data), config.data, seed)
     if environment.prompt is None:
         raise DataError(f"environment {environment.name!r} makes no prompts of its own: set data.path to a dataset")
-    return GeneratedPrompts(environment.prompt, seed, args)
+    needed = config.trainer.steps * config.rollout.groups_per_step
+    return GeneratedPrompts(environment.prompt, seed, args, needed)
 
 
 def prompt_basis(config: Config) -> dict[str, Any]:

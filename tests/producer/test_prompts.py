@@ -73,6 +73,43 @@ async def test_a_prompt_longer_than_its_budget_names_the_setting(config):
         await check_rollout(config(**{"rollout.max_context_len": 9}))
 
 
+GROWING = """
+from stream_rl.envs.guess_number import build_env
+
+
+def prompt(seed, index, args):
+    if index >= args.ends:
+        raise IndexError(index)
+    return {"prompt": "guess" + " guess" * (20 if index == args.long else index % 3), "label": 1}
+"""
+
+
+@pytest.fixture
+def growing(config, tmp_path):
+    """`growing(long=..., ends=..., steps=...)`: settings whose environment's prompt `long` is too long."""
+    (tmp_path / "growing.py").write_text(GROWING)
+
+    def make(*, long, ends=1000, steps=100):
+        return config(**{
+            "environment.path": str(tmp_path / "growing.py"), "environment.args": {"long": long, "ends": ends},
+            "rollout.max_context_len": 24, "trainer.steps": steps,
+        })  # fmt: skip
+
+    return make
+
+
+async def test_a_later_generated_prompt_that_is_too_long_is_found_before_a_run(growing):
+    with pytest.raises(DataError, match=r"a prompt of 29 tokens leaves no room within rollout\.max_context_len=24"):
+        await check_rollout(growing(long=63))
+
+
+async def test_of_generated_prompts_only_those_that_the_run_needs_are_made(growing):
+    await check_rollout(growing(long=64))
+    await check_rollout(growing(long=4, ends=4, steps=2))  # of two groups each
+    with pytest.raises(DataError, match=r"prompt\(\d+, 4, args\) of the environment fails: IndexError: 4"):
+        await check_rollout(growing(long=4, ends=4, steps=3))
+
+
 def test_held_out_prompts_come_from_another_stream(config):
     settings = config()
     training, held_out = load_rollout(settings).prompts, load_rollout(settings, held_out=True).prompts
