@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from stream_rl.buffer import RunSnapshot
 from stream_rl.config import Config
@@ -29,8 +29,9 @@ class TrainingProgress:
         self._every = max(1, self._steps // LINES_PER_RUN)
         self._rewards: deque[float] = deque(maxlen=WINDOW)
         self._bars = Progress(
-            TextColumn("{task.description:>8}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn(),
-            TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal,
+            TextColumn("{task.description:>8}"), BarColumn(40), TextColumn("{task.completed:.7g}/{task.total:.7g}"),
+            TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console,
+            disable=not console.is_terminal,
         )  # fmt: skip
         self._step_bar = self._bars.add_task("steps", total=self._steps, note="starting")
         self._group_bar = self._bars.add_task("groups", total=self._groups_per_step, note="")
@@ -52,8 +53,8 @@ class TrainingProgress:
         self._bars.update(self._step_bar, completed=snapshot.ledger_steps, note=_recoveries(snapshot))
         self._bars.update(self._group_bar, completed=min(complete, self._groups_per_step), note=f"{live} live")
         if self._rewards:
-            mean = self._mean_reward()
-            self._bars.update(self._reward_bar, completed=max(mean, 0.0), note=f"{mean:.3f} over {WINDOW} steps")
+            mean = round(self._mean_reward(), 3)
+            self._bars.update(self._reward_bar, completed=max(mean, 0), note=f"{mean:.3f} over {WINDOW} steps")
         if not self.console.is_terminal:
             for step in steps:
                 if step["step"] % self._every == 0 or step["step"] == self._steps:
