@@ -13,6 +13,9 @@ from command_line import Answer, StreamRL
 
 from stream_rl.run_lock import run_lock
 
+Refusal = Callable[..., str]
+"""Calls `train`, which must refuse: its message."""
+
 
 def refused(answer: Answer) -> str:
     """The message, after checking its form."""
@@ -21,6 +24,31 @@ def refused(answer: Answer) -> str:
     assert line.startswith("stream-rl: error: ")
     assert "Traceback" not in answer.err
     return line.removeprefix("stream-rl: error: ")
+
+
+@pytest.fixture
+def train_refused(stream_rl: StreamRL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusal:
+    """`train_refused(settings, ...)`: the message of a run that is refused before anything is made or started."""
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("the run was started")
+
+    def call(*arguments: str | Path) -> str:
+        folder = tmp_path / "run"
+        before = made_in(folder)
+        message = refused(stream_rl("train", *arguments))
+        assert made_in(folder) == before
+        return message
+
+    monkeypatch.setattr("stream_rl.launch.train", started)
+    return call
+
+
+def made_in(folder: Path) -> dict[Path, bytes | None] | None:
+    """What stands in a run folder: contents by path, None for folders; None where there is no such folder."""
+    if not folder.exists():
+        return None
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 @pytest.fixture
@@ -56,18 +84,17 @@ def test_good_settings_are_ready(stream_rl: StreamRL, settings: Path) -> None:
         ("buffer.url=http://127.0.0.1", "setting buffer.url='http://127.0.0.1': "),
     ],
 )
-def test_a_wrong_setting(stream_rl: StreamRL, settings: Path, override: str, message: str) -> None:
-    assert refused(stream_rl("train", settings, override, "--dry-run")).startswith(message)
-    assert not (settings.parent / "run").exists()
+def test_a_wrong_setting(train_refused: Refusal, settings: Path, override: str, message: str) -> None:
+    assert train_refused(settings, override).startswith(message)
 
 
 @pytest.mark.parametrize("password", [None, "wrong"])
 def test_a_redis_that_refuses_the_password(
-    stream_rl: StreamRL, settings: Path, locked_redis: str, monkeypatch: pytest.MonkeyPatch, password: str | None
+    train_refused: Refusal, settings: Path, locked_redis: str, monkeypatch: pytest.MonkeyPatch, password: str | None
 ) -> None:
     if password is not None:
         monkeypatch.setenv("STREAM_RL_REDIS_PASSWORD", password)
-    message = refused(stream_rl("train", settings, f"buffer.url={locked_redis}"))
+    message = train_refused(settings, f"buffer.url={locked_redis}")
     assert "(setting buffer.url)" in message
     assert "buffer.password_env" in message
 
@@ -80,19 +107,19 @@ def test_a_redis_that_takes_the_password(
 
 
 @pytest.mark.usefixtures("no_hub")
-def test_a_model_that_is_nowhere(stream_rl: StreamRL, settings: Path) -> None:
-    message = refused(stream_rl("train", settings, "model.path=models/absent"))
+def test_a_model_that_is_nowhere(train_refused: Refusal, settings: Path) -> None:
+    message = train_refused(settings, "model.path=models/absent")
     assert message.startswith("model.path='models/absent' is no folder, and the Hugging Face hub does not give it")
 
 
-def test_a_folder_without_a_model(stream_rl: StreamRL, settings: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_model(train_refused: Refusal, settings: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    message = refused(stream_rl("train", settings, f"model.path={tmp_path / 'empty'}"))
+    message = train_refused(settings, f"model.path={tmp_path / 'empty'}")
     assert message.startswith(f"model.path='{tmp_path / 'empty'}' holds no model that loads")
 
 
 def test_a_tokenizer_without_a_chat_template(
-    stream_rl: StreamRL, settings: Path, tiny_model: Path, tmp_path: Path
+    train_refused: Refusal, settings: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -102,49 +129,51 @@ def test_a_tokenizer_without_a_chat_template(
     tokenizer = orjson.loads((bare / "tokenizer_config.json").read_bytes())
     tokenizer.pop("chat_template", None)
     (bare / "tokenizer_config.json").write_bytes(orjson.dumps(tokenizer))
-    message = refused(stream_rl("train", settings, f"model.path={bare}"))
+    message = train_refused(settings, f"model.path={bare}")
     assert "has no chat template: set model.chat_template" in message
 
 
-def test_a_row_without_the_prompt_field(stream_rl: StreamRL, settings: Path, tmp_path: Path) -> None:
+def test_a_row_without_the_prompt_field(train_refused: Refusal, settings: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "guess", "label": 3}\n{"promt": "guess"}\n')
-    message = refused(stream_rl("train", settings, f"data.path={tmp_path / 'rows.jsonl'}"))
+    message = train_refused(settings, f"data.path={tmp_path / 'rows.jsonl'}")
     assert message.startswith("line 2 of data.path=")
     assert "has no field data.prompt_field='prompt': did you mean 'promt'?" in message
 
 
 @pytest.mark.parametrize("setting", ["metrics.port", "engine.port"])
-def test_a_taken_port(stream_rl: StreamRL, settings: Path, taken_port: int, setting: str) -> None:
-    message = refused(stream_rl("train", settings, f"{setting}={taken_port}"))
+def test_a_taken_port(train_refused: Refusal, settings: Path, taken_port: int, setting: str) -> None:
+    message = train_refused(settings, f"{setting}={taken_port}")
     assert message.startswith(f"{setting}={taken_port} cannot be used on 127.0.0.1 (Address already in use)")
 
 
-def test_ports_of_every_engine_are_checked(stream_rl: StreamRL, settings: Path, taken_port: int) -> None:
-    message = refused(stream_rl("train", settings, f"engine.port={taken_port - 1}", "engine.count=2"))
+def test_ports_of_every_engine_are_checked(train_refused: Refusal, settings: Path, taken_port: int) -> None:
+    message = train_refused(settings, f"engine.port={taken_port - 1}", "engine.count=2")
     assert message.startswith((f"engine.port={taken_port}", f"engine.port={taken_port - 1}"))
 
 
-def test_a_folder_with_a_run_asks_for_resume(stream_rl: StreamRL, settings: Path, tmp_path: Path) -> None:
+def test_a_folder_with_a_run_asks_for_resume(
+    stream_rl: StreamRL, train_refused: Refusal, settings: Path, tmp_path: Path
+) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_bytes(settings.read_bytes())
-    message = refused(stream_rl("train", settings, "--dry-run"))
+    message = train_refused(settings)
     assert (
         message == f"run={tmp_path / 'run'} holds a run already: pass --resume to go on with it, or name another folder"
     )
     assert stream_rl("train", settings, "--dry-run", "--resume").code == 0
 
 
-def test_a_run_that_is_a_file(stream_rl: StreamRL, settings: Path) -> None:
-    assert refused(stream_rl("train", settings, f"run={settings}")) == f"run={settings} is a file: name a folder"
+def test_a_run_that_is_a_file(train_refused: Refusal, settings: Path) -> None:
+    assert train_refused(settings, f"run={settings}") == f"run={settings} is a file: name a folder"
 
 
-def test_settings_that_are_no_yaml(stream_rl: StreamRL, tmp_path: Path) -> None:
+def test_settings_that_are_no_yaml(train_refused: Refusal, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("run: [a\nmodel: b\n")
-    assert "is not YAML" in refused(stream_rl("train", tmp_path / "bad.yaml"))
+    assert "is not YAML" in train_refused(tmp_path / "bad.yaml")
 
 
-def test_settings_that_are_nowhere(stream_rl: StreamRL, tmp_path: Path) -> None:
-    assert refused(stream_rl("train", tmp_path / "absent.yaml")).startswith("cannot read settings")
+def test_settings_that_are_nowhere(train_refused: Refusal, tmp_path: Path) -> None:
+    assert train_refused(tmp_path / "absent.yaml").startswith("cannot read settings")
 
 
 @pytest.mark.parametrize(
@@ -173,6 +202,7 @@ def test_the_installed_program_prints_no_traceback(settings: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "stream-rl: error: unknown setting 'seeed': did you mean 'seed'?\n"
+    assert not (settings.parent / "run").exists()
 
 
 @pytest.fixture
@@ -202,9 +232,9 @@ def test_a_run_folder_that_was_damaged(
     assert refused(stream_rl(command, run)).startswith(message.format(run / file))
 
 
-def test_a_run_that_is_running_is_not_run_twice(stream_rl: StreamRL, settings: Path, run: Path) -> None:
+def test_a_run_that_is_running_is_not_run_twice(train_refused: Refusal, settings: Path, run: Path) -> None:
     with run_lock(run):
-        message = refused(stream_rl("train", settings, "--resume"))
+        message = train_refused(settings, "--resume")
     assert message == f"run={run} is running now: stop that process first, or name another folder"
 
 
