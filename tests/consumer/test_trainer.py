@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stream_rl.buffer import TrajectoryBuffer
 from stream_rl.config import Config
+from stream_rl.config_sections import SchedulingConfig
 from stream_rl.consumer.checkpoint import Checkpoints
 from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.trainer import run_trainer
@@ -93,6 +94,25 @@ def test_a_run_trains_publishes_and_exports(run: Run) -> None:
         torch.testing.assert_close(value, exported[name], atol=0, rtol=0)
     after = run.snapshot()
     assert (after.trained, after.ledger_steps, after.state) == (12, 6, "finished")
+
+
+def test_without_staleness_every_sample_is_written_by_the_version_that_it_is_trained_from(
+    config: Config, buffer_url: str, loaded: dict[int, Group]
+) -> None:
+    scheduling = SchedulingConfig.model_validate({"max_staleness": 0})
+    run = Run(config.model_copy(update={"scheduling": scheduling}), buffer_url)
+    run.open()
+    with run.rollouts():
+        run.train()
+    lines = run.lines()
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert max(line["trained_token_lag_max"] for line in lines) == max(line["group_lag_max"] for line in lines) == 0
+    assert all(line["trained_tokens"] == line["generated_tokens"] > 0 == line["masked_tokens"] for line in lines)
+    for line in lines:
+        samples = [sample for number in line["groups"] for sample in loaded[number].samples]
+        assert len(samples) == 8
+        written = {span.version for sample in samples for turn in sample.turns for span in turn.spans}
+        assert written == {WeightVersion(line["step"] - 1)}
 
 
 def test_deaths_change_nothing_in_the_weights(
