@@ -67,9 +67,9 @@ test-observability: $(INSTALLED)  ## a real run under a real Prometheus (KILLS=2
 dashboards: $(INSTALLED)  ## deploy/grafana/dashboards anew, from stream_rl/metrics/dashboards
 	$(BIN)/python -m stream_rl.metrics.dashboards deploy/grafana/dashboards
 
-$(MLFLOW)/.installed:
+$(MLFLOW)/.installed: deploy/mlflow-constraints.txt
 	@test -x $(MLFLOW)/bin/python || $(PYTHON) -m venv $(MLFLOW)
-	@$(MLFLOW)/bin/pip --disable-pip-version-check install --quiet mlflow==3.17.2
+	@$(MLFLOW)/bin/pip --disable-pip-version-check install --quiet --constraint $< mlflow
 	@touch $@
 
 mlflow-demo: $(INSTALLED) $(MLFLOW)/.installed models/smollm2  ## an agent with a tool, traced into MLflow's UI
