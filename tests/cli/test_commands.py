@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -171,6 +172,10 @@ async def test_status_of_a_live_run(run: Config, redis_url: str, pid: int, state
     with run_lock(run.folder) if locked else contextlib.nullcontext():
         shown, supervised = await view(run.folder, run)
     text = text_of(shown)
+    assert "recoveries" in text
+    assert {kind: int(times) for kind, times in re.findall(r"\b(producer|engine|trainer|redis) +(\d+) ", text)} == {
+        "producer": 0, "engine": 0, "trainer": 1, "redis": 0,
+    }  # fmt: skip
     assert supervised == (state == "running")
     for expected in (state, "step 0 of 100", "4.1", "serving", "producer-0", "http://127.0.0.1:9/m", "max_staleness"):
         assert expected in text
