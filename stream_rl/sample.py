@@ -254,6 +254,8 @@ class Sample:
     @property
     def open_turn(self) -> list[Turn]:
         """The records of the turn under way, in order; none after a complete one."""
+        if not self.turns or self.turns[-1].complete:
+            return []
         return list(itertools.takewhile(lambda turn: not turn.complete, reversed(self.turns)))[::-1]
 
     @property

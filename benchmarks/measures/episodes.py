@@ -127,7 +127,7 @@ async def drive(request: Callable[[int], Awaitable[object]], live: int, episodes
 
 
 async def bare(url: str, requests: Requests, tokens: int, live: int, episodes: int) -> Figures:
-    """A client that does nothing but ask."""
+    """A client that does nothing but ask, over connections that are open already, as the fleet's are."""
     sampling = {"max_new_tokens": tokens + 1, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [END]}
     asked = {"sampling_params": sampling, "return_logprob": True, "rid": None}
     bodies = [orjson.dumps({"input_ids": ids.tolist(), **asked}) for ids in requests]
@@ -137,6 +137,7 @@ async def bare(url: str, requests: Requests, tokens: int, live: int, episodes: i
             async with session.post("/generate", data=bodies[turn]) as answer:
                 return orjson.loads(await answer.read())
 
+        await asyncio.gather(*[post(0) for _ in range(live)])
         return await drive(post, live, episodes)
 
 

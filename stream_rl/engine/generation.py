@@ -92,7 +92,7 @@ def check_ids(input_ids: Int32, vocab_size: int) -> None:
     """Refuses what would kill the server. Raises EngineRejected with the first id outside [0, vocab_size)."""
     if not len(input_ids):
         raise EngineRejected("the prompt has no tokens")
-    if input_ids.min() < 0 or input_ids.max() >= vocab_size:
+    if input_ids.view(np.uint32).max() >= vocab_size:  # an id below 0 is above all others then
         at = int(np.flatnonzero((input_ids < 0) | (input_ids >= vocab_size))[0])
         raise EngineRejected(f"token {int(input_ids[at])} at {at} is outside the model's vocabulary of {vocab_size}")
 

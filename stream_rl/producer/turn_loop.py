@@ -293,4 +293,5 @@ class Episode:
 
     def _interaction(self, generation: Generation) -> Int32:
         """All ids of the turn under way, int32 (g,): those of its open records, and these."""
-        return np.concatenate([*(turn.generated for turn in self.sample.open_turn), generation.tokens])
+        pieces = self.sample.open_turn
+        return np.concatenate([*(turn.generated for turn in pieces), generation.tokens]) if pieces else generation.tokens
