@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,7 @@ def open_record(index: int, piece: Piece, *, active_seconds: float) -> Turn:
         complete=False,
         finish_reason=piece.finish_reason,
         active_seconds=active_seconds,
-        timings={"generate": piece.seconds, "queue": generation.queue_seconds},
+        timings=_seconds(piece),
     )
 
 
@@ -119,17 +119,21 @@ def complete_record(
     active_seconds: float,
 ) -> Turn:
     """The record that completes turn `index`; `observation` is empty when the episode ends with it."""
-    step, cut = acted.step, open_record(index, piece, active_seconds=active_seconds)
-    return replace(
-        cut,
-        complete=True,
+    generation, step = piece.generation, acted.step
+    return Turn(
+        index=index,
+        generated=generation.tokens,
+        log_probs=generation.log_probs,
         observation=observation.tokens,
-        images=observation.names,
-        image_tokens=observation.image_tokens,
+        spans=generation.spans,
+        finish_reason=piece.finish_reason,
         reward=step.reward,
         env_retries=env_retries,
         parse_failures=step.parse_failures,
-        timings={**cut.timings, "env_step": acted.seconds, "encode": encode_seconds},
+        active_seconds=active_seconds,
+        timings={**_seconds(piece), "env_step": acted.seconds, "encode": encode_seconds},
+        images=observation.names,
+        image_tokens=observation.image_tokens,
         environment=step.state,
         action=acted.text,
     )
@@ -145,6 +149,10 @@ def answer_of(records: Sequence[Turn], text: str) -> Answer:
         "length" if records[-1].finish_reason in CUT else "stop",
         versions[-1] if versions else "",
     )
+
+
+def _seconds(piece: Piece) -> dict[str, float]:
+    return {"generate": piece.seconds, "queue": piece.generation.queue_seconds}
 
 
 def _by_names(prompt: str | Sequence[Mapping[str, Any]], names: Sequence[str]) -> str | Sequence[Mapping[str, Any]]:
