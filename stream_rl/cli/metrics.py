@@ -12,11 +12,12 @@ EXAMPLES = """Example:
 """
 INTRODUCTION = """# Metrics
 
-`stream-rl metrics` prints this page. Every process of a run serves its part on `/metrics`; `stream-rl status RUN`
-shows the addresses, `stream-rl metrics-sd` tells them to Prometheus. What a turn adds is counted when its commit is
-accepted: a zombie, a retry or a resume never counts it twice. What the buffer and the run's logs record, the supervisor
-counts from there, so that no death loses any of it. Of dashboards, alerts, traces and logs:
-[observability.md](observability.md).
+`stream-rl metrics` prints this page. Supervisor, producers, trainer ranks and engines each serve their part on
+`/metrics`; `stream-rl status RUN` shows the addresses, `stream-rl metrics-sd` tells them to Prometheus. The
+evaluation's process and those of environments serve none: what an evaluation gave stands in `evaluations.jsonl`, what
+environments took the producers count. What a turn adds is counted when its commit is accepted: a zombie, a retry or a
+resume never counts it twice. What the buffer and the run's logs record, the supervisor counts from there, so that no
+death loses any of it. Of dashboards, alerts, traces and logs: [observability.md](observability.md).
 
 | metric | kind | unit | labels | meaning | panel |
 |---|---|---|---|---|---|
