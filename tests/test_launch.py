@@ -126,7 +126,6 @@ def test_an_interrupted_run_goes_on_where_it_stopped_with_two_ranks(run_folder: 
     with run.started("--resume") as process:
         assert run.wait(process) == 0, run.output.read_text()
     run.assert_every_group_trained_once()
-    assert run.summary["max_versions_in_sample"] >= 1
     steps = {line["step"]: line for line in read(run_folder / "steps.jsonl")}
     assert sorted(steps) == list(range(1, 11))
 
