@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +176,7 @@ class McpServer:
         settings = self._settings
         if settings.command is not None:
             program, *arguments = settings.command
+            program = sys.executable if program == "python" else program  # PATH may have none, or another
             passed = {name: _variable(name) for name in settings.pass_env}
             return Client(StdioServerParameters(command=program, args=arguments, env=passed))
         assert settings.url is not None

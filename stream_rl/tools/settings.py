@@ -15,11 +15,11 @@ class McpSettings(Settings):
     """An MCP server: a `command` that is spoken to over its standard input and output, or the `url` of one."""
 
     command: list[str] | None = None
-    """Program and arguments; it is started by whoever connects, and ends with the connection."""
+    """Program and arguments, started by whoever connects; `python` is the interpreter that the run has."""
     url: str | None = None
     """Address of a server of the streamable HTTP transport, for instance `http://127.0.0.1:8000/mcp`."""
     pass_env: list[str] = Field(default_factory=list)
-    """Environment variables that the command gets besides PATH and HOME; secrets never stand in a settings file."""
+    """Environment variables that the command gets, besides HOME, LOGNAME, PATH, SHELL, TERM and USER."""
     token_env: str | None = None
     """Environment variable with the bearer token that the URL wants."""
     scope: Literal["process", "trajectory"] = "process"

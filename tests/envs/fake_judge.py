@@ -9,8 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
-Reply = str | int | float
-"""Text of a completion, an HTTP status, or seconds to hang before the text "Score: 10"."""
+Reply = str | int | float | dict[str, Any]
+"""Text of a completion, an HTTP status, seconds to hang before the text "Score: 10", or the answer's whole body."""
 
 
 class FakeJudge:
@@ -68,4 +68,6 @@ class FakeJudge:
             self.open -= 1
         if isinstance(reply, int):
             return web.Response(status=reply, text="not now")
+        if isinstance(reply, dict):
+            return web.json_response(reply)
         return web.json_response({"choices": [{"message": {"role": "assistant", "content": reply}}]})

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from picture_play import TURNS
 from rollouts import run_config
 
 from stream_rl.buffer import EmbeddedServer, RunRules, TrajectoryBuffer
 from stream_rl.config import Config
+from stream_rl.models.tiny_vlm import FRAME
 from stream_rl.producer.loading import Rollout, load_rollout
 from stream_rl.sample import WeightVersion
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 _runs = itertools.count()
 
@@ -32,6 +36,36 @@ def config(tiny_model: Path, tmp_path: Path) -> Callable[..., Config]:
 def rollout(config: Callable[..., Config]) -> Callable[..., Rollout]:
     """`rollout(**settings)`: the same, loaded."""
     return lambda **settings: load_rollout(config(**settings))
+
+
+@pytest.fixture
+def example(tiny_model: Path, tmp_path: Path) -> Callable[..., Config]:
+    """`example("mixed_agents", "rollout.groups_per_step=2")`: its settings, for the tests' model, of one step."""
+
+    def load(name: str, *overrides: str) -> Config:
+        mine = [
+            f"run={tmp_path / name}-{next(_runs)}",
+            f"model.path={tiny_model}",
+            "trainer.steps=1",
+            "rollout.group_size=2",
+        ]
+        mine.append("producer.lease_seconds=0.3")  # the end of the run is heard with a heartbeat
+        return Config.load(EXAMPLES / f"{name}.yaml", [*mine, *overrides])
+
+    return load
+
+
+@pytest.fixture
+def seeing(tiny_vlm: Path, tmp_path: Path) -> Callable[..., Rollout]:
+    """`seeing(images=2, **{"rollout.max_turns": 5})`: a rollout of the pictures' environment with a model that sees."""
+    side = FRAME["qwen2_5_vl" if "2.5" in tiny_vlm.name else "qwen3_vl"]
+
+    def load(*, model: Path = tiny_vlm, args: dict[str, Any] | None = None, **settings: Any) -> Rollout:
+        tree = {"environment.path": "picture_env", "environment.args": {"side": side, **(args or {})},
+                "rollout.max_turns": TURNS, **settings}  # fmt: skip
+        return load_rollout(run_config(tmp_path / "run", model, tree))
+
+    return load
 
 
 @pytest.fixture(scope="session")

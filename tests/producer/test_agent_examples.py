@@ -2,66 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from rollouts import END, ID
+from example_runs import one_step
 
-from stream_rl.buffer import TrajectoryBuffer, Waiting
-from stream_rl.config import Config
-from stream_rl.engine.fleet import Fleet
-from stream_rl.models.tiny_text import WORDS
-from stream_rl.producer.loading import check_rollout, load_rollout
-from stream_rl.producer.worker import Producer
-from stream_rl.sample import Sample, StopReason, WeightVersion
-from stream_rl.testing import FakeEngineServer, scripted
-
-ROOT = Path(__file__).parents[2]
-
+from stream_rl.sample import StopReason
 
 pytestmark = pytest.mark.usefixtures("in_the_checkout")
-
-
-@pytest.fixture
-def example(tiny_model: Path, tmp_path: Path):
-    """`example("mixed_agents", "rollout.groups_per_step=2")`: its settings, for the tests' model, of one step."""
-
-    def load(name: str, *overrides: str) -> Config:
-        mine = [f"run={tmp_path / name}", f"model.path={tiny_model}", "trainer.steps=1", "rollout.group_size=2"]
-        mine.append("producer.lease_seconds=0.3")  # the end of the run is heard with a heartbeat
-        return Config.load(ROOT / "examples" / f"{name}.yaml", [*mine, *overrides])
-
-    return load
-
-
-async def one_step(config: Config, open_buffer) -> list[Sample]:
-    """The samples of one step that a producer plays; the engine guesses every number in turn."""
-    await check_rollout(config)
-    buffer: TrajectoryBuffer = await open_buffer(config)
-    claim, fleet = await buffer.claim_trainer(), Fleet(vocab_size=len(WORDS), timeout=5.0)
-    loaded = load_rollout(config)
-    guesses = scripted(*([ID[str(number)], END] for number in range(1, 9)))
-    async with FakeEngineServer(guesses, vocab_size=len(WORDS), eos=END) as engine:
-        await buffer.engine_joined("engine-0", engine.url, 1)
-        await buffer.engine_serving("engine-0", WeightVersion(0))
-        playing = asyncio.create_task(Producer(loaded, buffer, fleet, "p").run(asyncio.Event()))
-        try:
-            async with asyncio.timeout(30):
-                while isinstance(entry := await buffer.take_step(claim, 1), Waiting):
-                    if playing.done():
-                        playing.result()
-                    await asyncio.sleep(0.01)
-        finally:
-            await buffer.finish_run()
-            await asyncio.wait_for(playing, 10)
-            await fleet.close()
-            loaded.close()
-    samples = [sample for group in await buffer.load_groups(entry.groups) for sample in group.samples]
-    for sample in samples:
-        sample.check()
-    return samples
 
 
 async def test_a_dataset_mixes_loops(example, open_buffer):

@@ -162,6 +162,31 @@ async def test_the_example_answers_an_undecodable_call_and_rewards_the_right_ans
 
 
 @pytest.mark.usefixtures("in_the_checkout")
+async def test_the_example_with_an_mcp_server_asks_a_real_one(tmp_path):
+    model = byte_model(tmp_path / "model")
+    config = Config.load(
+        "examples/mcp_tool.yaml",
+        [f"run={tmp_path}/run", f"model.path={model}", "rollout.max_turn_len=200", "rollout.max_response_len=2000",
+         "rollout.max_context_len=4000", "environment.args.tool_agent.tool_timeout=30"],
+    )  # fmt: skip
+    rollout = load_rollout(config)
+    row = rollout.prompts.row(0)
+    count, item = re.findall(r"for (\d+) (\w+)", row.prompt[-1]["content"])[0]
+    good = calls(call("price", f'{{"item": "{item}", "count": {count}}}'))
+    nothing = calls(call("price", '{"item": "moon"}'))
+    wrong = calls(call("price", '{"count": 2}'))
+
+    for script, reward, failures in (
+        ((nothing, good, f"It is {row.label}."), 1.0, 0),
+        ((wrong, "I do not know."), 0.0, 1),
+    ):
+        sample, _ = await play(rollout, ScriptedEngines(saying(*script, shown=2)), row=row)
+        assert (sample.reward, sample.parse_failures) == (reward, failures)
+        text = TOKENIZER.decode(sample.tokens.tolist())
+        assert ("there is no moon here" in text) == (f"tool\n{row.label}<|im_end|>" in text) == (reward == 1.0)
+
+
+@pytest.mark.usefixtures("in_the_checkout")
 def test_the_examples_calculator_calculates_and_nothing_else():
     from examples.tool_agent_arithmetic import calculate  # noqa: PLC0415 - importable in the checkout only
 
