@@ -63,7 +63,7 @@ def seeing(tiny_vlm: Path, tmp_path: Path) -> Callable[..., Rollout]:
     def load(*, model: Path = tiny_vlm, args: dict[str, Any] | None = None, **settings: Any) -> Rollout:
         tree = {"environment.path": "picture_env", "environment.args": {"side": side, **(args or {})},
                 "rollout.max_turns": TURNS, **settings}  # fmt: skip
-        return load_rollout(run_config(tmp_path / "run", model, tree))
+        return load_rollout(run_config(tmp_path / f"run-{next(_runs)}", model, tree))
 
     return load
 
