@@ -2,7 +2,7 @@
 
 answer = await context.generate()     commits the turn before, then generates: waits, resumes and budgets are inside
 await context.act(function, ...)      calls the world, now and again on a resume
-await context.once(function, ...)     calls the world once: a resume gets the recorded result
+await context.once(function, ...)     calls the world: what a commit has recorded is not called again
 context.observe(message)              what the model reads before its next answer
 context.reward(0.5)                   what this turn adds to the episode's reward
 context.parse_failure()               the answer was no action: counted against `environment.max_parse_failures`
@@ -67,6 +67,8 @@ class AgentContext:
         self.chat = surroundings.chat
         self.known: Int32 | None = None
         """The conversation so far of a loop that writes token ids, int32 (n,)."""
+        self.written: list[int] = []
+        """Of that conversation's ids after the first request's: 1 for each that the model wrote, 0 for the others."""
         self._call = surroundings.call
         self._handover = handover
         self._messages: list[Message] = []
@@ -140,8 +142,10 @@ class AgentContext:
                 f"{self.decode(known, special=True)!r:.200}, not {self.decode(ids[: len(known)], special=True)!r:.200}"
             )
         self.known = ids
+        self.written += [0] * (len(ids) - len(known) if self.turn else 0)
         answer = await self._handover.ask(ids[len(known) :])
         self.known = np.concatenate([ids, answer.tokens])
+        self.written += [1] * len(answer.tokens)
         return answer
 
     async def act(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -154,11 +158,11 @@ class AgentContext:
         return await self._call(functools.partial(function, *args, **named))
 
     async def once(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """As `act`, but recorded with the turn: a resume gets the same answer without a call.
+        """As `act`, but recorded with the turn's commit: from then on a resume gets the same answer without a call.
 
-        For what must not happen twice, and for what may answer otherwise the next time. Calls are told apart by their
-        order, and belong to the turn in which they are awaited. The answer is plain JSON; a dataclass is kept as the
-        mapping of its fields.
+        For what may answer otherwise the next time, or is dear. A death between the call and the commit leaves no
+        answer, and the call is made again. Calls are told apart by their order, and belong to the turn in which they
+        are awaited. The answer is plain JSON; a dataclass is kept as the mapping of its fields.
 
         Raises:
             EnvFatalError: the answer is not JSON.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["final_answer", "same_answer", "value"]
+__all__ = ["boxed_answer", "final_answer", "same_answer", "value"]
 
 CLOSE = 1e-3
 """Largest difference, as a share of the reference, at which values are the same: what rounding to 4 digits changes."""
@@ -35,11 +35,16 @@ def same_answer(given: str, reference: str) -> bool:
     return abs(one - other) <= max(CLOSE * abs(other), _half_of_last_place(reference))
 
 
+def boxed_answer(text: str) -> str | None:
+    r"""What stands in the last \boxed{...}; None where there is none, or it is never closed."""
+    start = text.rfind(_BOXED)
+    return None if start < 0 else _up_to_closing_brace(text[start + len(_BOXED) :])
+
+
 def final_answer(text: str) -> str | None:
     r"""What stands in the last \boxed{...}, or else the last number; None where there is neither."""
-    start = text.rfind(_BOXED)
-    if start >= 0:
-        return _up_to_closing_brace(text[start + len(_BOXED) :])
+    if _BOXED in text:
+        return boxed_answer(text)
     numbers = re.findall(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)", text)
     return numbers[-1] if numbers else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,33 +24,29 @@ class Reward:
     """A user's `async (args, sample) -> float or mapping`, which is shown the sample with its texts, as slime's.
 
     Args:
-        key: where the answer is a mapping, the key of the reward in it: setting `environment.reward_key`.
+        config: of it `reward_key`, where the answer is a mapping, is the key of the reward in it.
     """
 
-    def __init__(self, function: RewardFunction, key: str | None, chat: ChatEncoder) -> None:
+    def __init__(self, function: RewardFunction, config: EnvironmentConfig, chat: ChatEncoder) -> None:
         self._function = function
-        self._key = key
+        self._key = config.reward_key
+        self._name = f"environment.reward_path={config.reward_path!r}"
         self._chat = chat
 
     async def __call__(self, args: SimpleNamespace, sample: Sample) -> float:
         """The function's answer.
 
         Raises:
-            ConfigError: `environment.reward_key` does not fit the answer.
+            ConfigError: the answer is no number, or `environment.reward_key` does not fit it.
             ValueError: the answer is no finite number.
         """
         prompt = self._chat.decode(sample.prompt_tokens, special=True)
-        answer = await self._function(args, slime.finished(sample, prompt, self._chat.decode(sample.response)))
-        if isinstance(answer, Mapping):
-            if self._key not in answer:
-                known = ", ".join(map(str, answer))
-                raise ConfigError(
-                    f"environment.reward_key={self._key!r} is not in the reward function's answer: {known}"
-                )
-            answer = answer[self._key]
-        reward = float(answer)
+        answer = self._function(args, slime.finished(sample, prompt, self._chat.decode(sample.response)))
+        if not inspect.isawaitable(answer):
+            raise ConfigError(f"{self._name} must be async, and its call gave {answer!r:.80}: make it `async def`")
+        reward = slime.reward_value(await answer, self._key, f"the answer of {self._name}")
         if not math.isfinite(reward):
-            raise ValueError(f"the reward function returned {answer}")
+            raise ValueError(f"the answer of {self._name} is {reward}")
         return reward
 
 
@@ -66,7 +62,13 @@ def load_reward(config: EnvironmentConfig, chat: ChatEncoder) -> Reward | None:
         raise ConfigError(
             f"environment.reward_path={path!r} must be `async def {function.__name__}(args, sample)`: add async"
         )
-    return Reward(function, config.reward_key, chat)
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(f"environment.reward_path={path!r} must take (args, sample): {error}") from error
+    except ValueError:  # a callable of C has no signature
+        pass
+    return Reward(function, config, chat)
 
 
 async def score(sample: Sample, reward: Reward | None, args: SimpleNamespace) -> float:

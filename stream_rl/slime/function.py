@@ -22,6 +22,8 @@ __all__ = ["FunctionAgent", "function_loop"]
 
 Function = Callable[[Any, Sample, dict[str, Any]], Awaitable[Any]]
 
+SAMPLE_HAS = "the sample that the rollout function returned has"
+
 
 class FunctionAgent(AgentLoop):
     """Plays a sample by a function."""
@@ -44,6 +46,7 @@ class FunctionAgent(AgentLoop):
         if returned.status in (Sample.Status.FAILED, Sample.Status.ABORTED):
             raise EnvFatalError(f"the rollout function returned the sample as {returned.status.value}")
         self._check_tokens(returned)
+        self._check_rest(returned)
         return None if returned.reward is None else returned.get_reward_value(context.args)
 
     def _check_tokens(self, sample: Sample) -> None:
@@ -54,6 +57,29 @@ class FunctionAgent(AgentLoop):
         told = np.asarray(sample.tokens[: len(known)], np.int32)
         if not np.array_equal(told, known[: len(told)]):
             raise EnvFatalError("the rollout function returned other tokens than the model wrote and it observed")
+
+    def _check_rest(self, sample: Sample) -> None:
+        """What slime would train by and is not used here: it is an error where it would change what is trained."""
+        if sample.remove_sample:
+            raise AgentLoadError(
+                f"{SAMPLE_HAS} remove_sample, which would be ignored: raise EnvFatalError where a sample must not be "
+                "trained, and another attempt takes its place"
+            )
+        if any(map(_holds_images, (sample.multimodal_inputs, sample.multimodal_train_inputs))):
+            raise AgentLoadError(
+                f"{SAMPLE_HAS} images in multimodal_inputs, which would be ignored: show them to the model by "
+                "context.observe, as messages with images"
+            )
+        mask, written = sample.loss_mask or [], self.context.written
+        if list(mask[: len(written)]) != written[: len(mask)] or any(mask[len(written) :]):
+            raise AgentLoadError(
+                f"{SAMPLE_HAS} a loss_mask that would be ignored, as what the model wrote is trained and nothing else: "
+                "leave it out"
+            )
+
+
+def _holds_images(inputs: Any) -> bool:
+    return bool(inputs) and any(value is not None for value in dict(inputs).values())
 
 
 def function_loop(name: str, function: Any) -> Callable[[AgentContext], FunctionAgent]:

@@ -12,7 +12,10 @@ __all__ = ["MODULES", "allow_slime_imports"]
 MODULES = {
     "slime.utils.types": "stream_rl.slime.types",
     "slime.utils.http_utils": "stream_rl.slime.engine",
+    "slime.utils.processing_utils": "stream_rl.slime.images",
     "slime.rollout.sglang_rollout": "stream_rl.slime.engine",
+    "slime.rollout.rm_hub": "stream_rl.slime.math_grading",
+    "slime.rollout.rm_hub.math_utils": "stream_rl.slime.math_grading",
     "examples.geo3k_vlm_multi_turn.base_env": "stream_rl.slime.base_env",
 }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stream_rl import sample as nouns
+from stream_rl.errors import ConfigError
 
-__all__ = ["Sample", "finished"]
+__all__ = ["Sample", "finished", "reward_value"]
 
 
 @dataclass
@@ -55,10 +56,8 @@ class Sample:
     stop_reason: nouns.StopReason | None = None
 
     def get_reward_value(self, args: Any) -> float:
-        """The reward, or what `args.reward_key` picks of it."""
-        value = self.reward[args.reward_key] if isinstance(self.reward, dict) else self.reward
-        assert value is not None
-        return float(value)
+        """The reward, or what `args.reward_key` picks of it. Raises ConfigError for what is neither."""
+        return reward_value(self.reward, args.reward_key, "the sample's reward")
 
     @property
     def effective_response_length(self) -> int:
@@ -89,6 +88,28 @@ class Sample:
             self.weight_versions.append(meta_info["weight_version"])
         ends = {"length": self.Status.TRUNCATED, "abort": self.Status.ABORTED, "stop": self.Status.COMPLETED}
         self.status = ends.get(meta_info["finish_reason"]["type"], self.status)
+
+
+def reward_value(value: Any, key: str | None, whose: str) -> float:
+    """A reward that a user's code gave: a number, or a mapping of which `environment.reward_key` picks one.
+
+    Args:
+        key: the setting.
+        whose: what gave it, for messages.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(value, Mapping):
+        if key not in value:
+            known = ", ".join(map(str, value))
+            raise ConfigError(f"environment.reward_key={key!r} is not in {whose}: name one of {known or 'its keys'}")
+        value = value[key]
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        wanted = "a number, or a mapping of which environment.reward_key names one"
+        raise ConfigError(f"{whose} must be {wanted}, not {value!r:.80} ({type(value).__name__})") from error
 
 
 def finished(sample: nouns.Sample, prompt: str, response: str) -> Sample:

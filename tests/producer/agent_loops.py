@@ -155,6 +155,20 @@ async def slime_generate(args: Any, sample: Sample, sampling_params: dict[str, A
     return sample
 
 
+async def returning(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Plays as `slime_generate`, and returns the sample with what `args.returned` says."""
+    sample = await slime_generate(args, sample, sampling_params)
+    for name, value in args.returned.items():
+        setattr(sample, name, value)
+    return sample
+
+
+async def placing(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Sends ids in which a placeholder stands for no image."""
+    await post("", {"input_ids": GenerateState(args).tokenizer.encode(f"{sample.prompt}<|image_pad|>")})
+    return sample
+
+
 async def retokenising(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     """Forgets what the model wrote."""
     ids = GenerateState(args).tokenizer.encode(sample.prompt)

@@ -10,7 +10,7 @@ from agent_loops import CALLS, FAULTS, Drifting, down
 from rollouts import ID, RecordingJournal, ScriptedEngines, halving, ids, play, replies
 
 from stream_rl.buffer.records import SampleStart
-from stream_rl.errors import LeaseLost
+from stream_rl.errors import LeaseLost, UserError
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.sample import StopReason
 
@@ -212,6 +212,37 @@ class TestRolloutFunctions:
         settings = {"environment.reward_path": "scripted_env:reward", "environment.reward_key": "score"}
         sample, _ = await play(loop("generate", **settings), ScriptedEngines(replies("5 .", "2 .")), row=row(2))
         assert sample.reward == 2.0
+
+
+OWN_MASK = [1, 1, *[0] * len(LOWER), 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ({"remove_sample": True}, "has remove_sample, which would be ignored"),
+        ({"multimodal_inputs": {"images": ["an image"]}}, "has images in multimodal_inputs"),
+        ({"multimodal_train_inputs": {"pixel_values": [1.0]}}, "has images in multimodal_inputs"),
+        ({"loss_mask": [0] * len(OWN_MASK)}, "has a loss_mask that would be ignored"),
+        ({"loss_mask": [*OWN_MASK, 1]}, "has a loss_mask that would be ignored"),
+        ({"reward": {"score": 1.0}}, r"environment\.reward_key=None is not in the sample's reward: name one of score"),
+        ({"reward": "good"}, "the sample's reward must be a number"),
+    ],
+)
+async def test_what_would_be_ignored_of_a_returned_sample_is_refused_by_name(loop, returned, message):
+    loaded = loop("returning", **{"environment.args": {"returned": returned}})
+    with pytest.raises(UserError, match=message):
+        await play(loaded, ScriptedEngines(replies("5 .", "2 .")), row=row(2))
+
+
+@pytest.mark.parametrize(
+    "returned", [{"loss_mask": OWN_MASK}, {"loss_mask": [*OWN_MASK, 0]}, {"multimodal_inputs": {"images": None}}]
+)
+async def test_what_says_the_same_as_is_trained_is_taken(loop, returned):
+    loaded = loop("returning", **{"environment.args": {"returned": returned}})
+    sample, _ = await play(loaded, ScriptedEngines(replies("5 .", "2 .")), row=row(2))
+    assert (sample.stop_reason, sample.reward) == (StopReason.MODEL_DONE, 1.0)
+    assert sample.loss_mask.tolist() == OWN_MASK
 
 
 async def test_the_pages_example_is_a_loop(rollout, tmp_path, monkeypatch):

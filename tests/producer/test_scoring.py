@@ -34,13 +34,17 @@ def environment(path: str | None) -> EnvironmentConfig:
         ("rewards.plane", "has no 'plane': did you mean 'plain'?"),
         ("rewards:number", "is no function"),
         ("rewards:plain", r"must be `async def plain\(args, sample\)`"),
+        ("rewards:lonely", r"must take \(args, sample\): too many positional arguments"),
     ],
 )
 def test_what_cannot_score_is_refused(rewards: ModuleType, path: str, message: str) -> None:
     def plain(args: object, sample: object) -> float:
         return 1.0
 
-    rewards.number, rewards.plain = 3, plain  # type: ignore[attr-defined]
+    async def lonely(sample: object) -> float:
+        return 1.0
+
+    rewards.number, rewards.plain, rewards.lonely = 3, plain, lonely  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=message):
         load_reward(environment(path), None)  # type: ignore[arg-type]
 
@@ -81,5 +85,24 @@ class TestWhatItSees:
         assert sample.reward == 0.5
 
     async def test_a_key_that_is_not_there_stops_the_run_by_its_name(self, rollout, rewards):
-        with pytest.raises(ConfigError, match="reward_key=None is not in the reward function's answer: score"):
+        with pytest.raises(
+            ConfigError, match=r"reward_key=None is not in the answer of environment\.reward_path=.*: name one of score"
+        ):
             await self.seen_after(rollout, rewards, {"score": 0.5})
+
+    @pytest.mark.parametrize("answer", [None, "good", [1.0, 2.0], {"score": None}])
+    async def test_what_is_no_number_stops_the_run_by_its_name(self, rollout, rewards, answer):
+        with pytest.raises(
+            ConfigError, match=r"the answer of environment\.reward_path='rewards\.judge' must be a number"
+        ):
+            await self.seen_after(rollout, rewards, answer, **{"environment.reward_key": "score"})
+
+    async def test_a_callable_that_is_not_async_stops_the_run_by_its_name(self, rollout, rewards):
+        class Judge:
+            def __call__(self, args: object, sample: Sample) -> float:
+                return 1.0
+
+        rewards.judge = Judge()
+        loaded = rollout(**{"environment.reward_path": "rewards.judge"})
+        with pytest.raises(ConfigError, match="must be async, and its call gave 1"):
+            await play(loaded, ScriptedEngines(replies("3 .", "3 .", "3 .", "3 .")))

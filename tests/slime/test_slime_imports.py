@@ -57,6 +57,27 @@ def test_an_environment_of_slimes_imports_as_it_is(folder: Path, path: str) -> N
     assert said == "stream_rl.slime.base_env {'role': 'user', 'content': 'hi'}"
 
 
+GRADING = r"""
+from stream_rl.slime.imports import allow_slime_imports
+allow_slime_imports()
+from PIL import Image
+from slime.rollout.rm_hub import grade_answer_verl
+from slime.rollout.rm_hub.math_utils import extract_answer as extract_boxed_answer
+from slime.utils.processing_utils import build_processor_kwargs, encode_image_for_rollout_engine, process_vision_info
+graded = [("so \\boxed{\\frac{1}{2}}", "0.5"), ("\\boxed{3}", "4"), ("12", "12")]
+print(*(grade_answer_verl(said, right) for said, right in graded))
+print(extract_boxed_answer("first \\boxed{1}, then \\boxed{2\\sqrt{3}}."), extract_boxed_answer("12"))
+picture = Image.new("L", (2, 2))
+seen = process_vision_info([{"content": [{"type": "image", "image": picture}, {"text": "?"}]}, {"content": "!"}])
+print(build_processor_kwargs(seen) == {"images": [picture]}, encode_image_for_rollout_engine(picture)[:11])
+"""
+
+
+def test_what_slimes_geometry_imports_is_there(folder: Path) -> None:
+    said = run(folder, GRADING).splitlines()
+    assert said == ["True False False", "2\\sqrt{3} None", "True iVBORw0KGgo"]
+
+
 def test_a_slime_that_is_there_stays(folder: Path) -> None:
     (folder / "slime" / "utils").mkdir(parents=True)
     (folder / "slime" / "utils" / "types.py").write_text("Sample = 'theirs'")
