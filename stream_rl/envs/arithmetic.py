@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
+from stream_rl.envs.labels import whole_number
 
 __all__ = ["Arithmetic", "build_env", "prompt"]
 
@@ -22,8 +23,8 @@ def prompt(seed: int, index: int, _args: Any = None) -> dict[str, Any]:
 
 
 def build_env(sample: Any = None, args: Any = None, **_: Any) -> Arithmetic:
-    """An episode whose right answer is `sample.label`."""
-    return Arithmetic(int(sample.label))
+    """An episode whose right answer is `sample.label`. Raises DataError for one that no answer can be."""
+    return Arithmetic(whole_number(sample.label, "arithmetic", 0))
 
 
 class Arithmetic(BaseInteractionEnv):

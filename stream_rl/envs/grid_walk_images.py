@@ -18,6 +18,7 @@ from typing import Any
 
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
 from stream_rl.envs.frames import blank_frame, cells, shown
+from stream_rl.envs.labels import label_parts
 from stream_rl.errors import ActionError, EnvironmentLoadError
 
 __all__ = ["GridWalk", "build_env", "prompt"]
@@ -46,7 +47,7 @@ def build_env(
     **_: Any,
 ) -> GridWalk:
     """An episode on the cells of `sample.label` ({"start", "goal"}, each a row and a column)."""
-    start, goal = _cell(sample.label["start"]), _cell(sample.label["goal"])
+    start, goal = map(_cell, label_parts(sample.label, "grid_walk_images", "start", "goal"))
     return GridWalk(start, goal, size=_checked_size(size), side=int(frame), blank=bool(blank_observations))
 
 

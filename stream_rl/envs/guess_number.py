@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
+from stream_rl.envs.labels import whole_number
 from stream_rl.errors import ActionError
 
 __all__ = ["GuessNumber", "build_env", "prompt"]
@@ -28,16 +29,18 @@ def prompt(seed: int, index: int, _args: Any = None) -> dict[str, Any]:
 
 
 def build_env(sample: Any = None, args: Any = None, *, blank_observations: bool = False, **_: Any) -> GuessNumber:
-    """An episode whose number is `sample.label`. `blank_observations` answers every guess with one word."""
-    return GuessNumber(int(sample.label), blank=bool(blank_observations))
+    """An episode whose number is `sample.label`. `blank_observations` answers every guess with one word.
+
+    Raises DataError for another label.
+    """
+    target = whole_number(sample.label, "guess_number", LOWEST, HIGHEST)
+    return GuessNumber(target, blank=bool(blank_observations))
 
 
 class GuessNumber(BaseInteractionEnv):
     """One episode. Async because a step takes microseconds: a thread would cost more than it."""
 
     def __init__(self, target: int, *, blank: bool = False) -> None:
-        if not LOWEST <= target <= HIGHEST:
-            raise ValueError(f"the number must be from {LOWEST} to {HIGHEST}, not {target}")
         self._target = target
         self._blank = blank
         self._guesses = 0

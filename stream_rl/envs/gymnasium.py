@@ -15,7 +15,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stream_rl.envs.arguments import options_of, reason, words_of
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
+from stream_rl.envs.labels import label_parts, whole_number
 from stream_rl.errors import ActionError, EnvironmentLoadError
 
 __all__ = ["ToyText", "build_env", "plain", "prompt"]
@@ -40,7 +42,7 @@ _FIRST_BACKGROUND = 40
 def prompt(seed: int, index: int, args: Any) -> dict[str, Any]:
     """The game's name and its actions; the label is the seed of the episode."""
     name = _name(getattr(args, "id", None))
-    words, game = ", ".join(_actions(name, getattr(args, "actions", None))), name.partition("-")[0]
+    words, game = ", ".join(_words(name, getattr(args, "actions", None))), name.partition("-")[0]
     lines = [f"We play {game}.", LEGENDS.get(game), f"Answer every time with one action: {words}."]
     episode = random.Random(f"gymnasium {seed} {index}").randrange(2**31)
     return {"prompt": " ".join(line for line in lines if line), "label": {"seed": episode}}
@@ -55,9 +57,13 @@ def build_env(
     actions: Sequence[str] | None = None,
     **_: Any,
 ) -> ToyText:
-    """An episode with the seed of `sample.label` ({"seed"})."""
+    """An episode with the seed of `sample.label` ({"seed"}). Raises EnvironmentLoadError or DataError."""
+    (seed,) = label_parts(sample.label, "gymnasium", "seed")
     name = _name(id)
-    return ToyText(_make(name, options or {}), _actions(name, actions), int(sample.label["seed"]))
+    words = _words(name, actions)
+    game = _make(name, options_of("options", options))
+    _check_actions(name, game, words)
+    return ToyText(game, words, whole_number(seed, "gymnasium", 0))
 
 
 class ToyText(BaseInteractionEnv):
@@ -103,33 +109,55 @@ def plain(coloured: str) -> str:
 
 
 def _name(name: Any) -> str:
+    """The name of a game that there is."""
     if not name:
         raise EnvironmentLoadError("environment.args.id is missing: name a toy-text game, for instance FrozenLake-v1")
+    gymnasium = _gymnasium()
+    try:
+        gymnasium.spec(str(name))
+    except gymnasium.error.Error as error:
+        raise EnvironmentLoadError(f"environment.args.id={name!r} is no game of gymnasium: {reason(error)}") from error
     return str(name)
 
 
-def _actions(name: str, given: Sequence[str] | None) -> tuple[str, ...]:
-    words = given or ACTIONS.get(name.partition("-")[0])
+def _words(name: str, given: Any) -> tuple[str, ...]:
+    words = words_of("actions", given) or ACTIONS.get(name.partition("-")[0])
     if not words:
         raise EnvironmentLoadError(
             f"environment.args.actions is missing: the words for the actions of {name!r}, in order"
         )
-    return tuple(word.lower() for word in words)
+    return words
+
+
+def _check_actions(name: str, game: Any, words: Sequence[str]) -> None:
+    count = getattr(game.action_space, "n", None)
+    if count is None:
+        raise EnvironmentLoadError(
+            f"environment.args.id={name!r} has no numbered actions that words could name: name a toy-text game"
+        )
+    if count != len(words):
+        raise EnvironmentLoadError(
+            f"environment.args.actions has {len(words)} words, and {name} has {count} actions: give one for each"
+        )
 
 
 def _make(name: str, options: Mapping[str, Any]) -> Any:
-    try:
-        import gymnasium  # noqa: PLC0415 - an extra: only runs that use it need it
-    except ImportError as error:
-        raise EnvironmentLoadError("environment.path='gymnasium' needs `pip install gymnasium`") from error
+    gymnasium = _gymnasium()
     try:
         modes = gymnasium.spec(name).entry_point
-        game: Any = gymnasium.make(name, **{"render_mode": _mode(gymnasium, modes), **options})
-    except (gymnasium.error.Error, TypeError, ValueError, KeyError) as error:
-        raise EnvironmentLoadError(f"environment.args.id={name!r} with these options: {error}") from error
-    return game
+        return gymnasium.make(name, **{"render_mode": _mode(gymnasium, modes), **options})
+    except Exception as error:  # a game may raise anything for options that it does not like
+        raise EnvironmentLoadError(f"environment.args.options={dict(options)} of {name}: {reason(error)}") from error
 
 
 def _mode(gymnasium: Any, entry_point: Any) -> str | None:
     modes = gymnasium.envs.registration.load_env_creator(entry_point).metadata.get("render_modes", ())
     return "ansi" if "ansi" in modes else None
+
+
+def _gymnasium() -> Any:
+    try:
+        import gymnasium  # noqa: PLC0415 - an extra: only runs that use it need it
+    except ImportError as error:
+        raise EnvironmentLoadError("environment.path='gymnasium' needs `pip install gymnasium`") from error
+    return gymnasium

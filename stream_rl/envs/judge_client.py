@@ -18,10 +18,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from stream_rl.config_sections import Settings
 from stream_rl.errors import ConfigError, EnvFatalError, EnvInfraError
@@ -37,6 +38,10 @@ GRACE = 2.0
 CLOSE_SECONDS = 5.0
 REFUSALS = (400, 413, 422)
 """HTTP statuses that say that this question can never be answered."""
+KEY_HINT = "; does environment.args.judge.api_key_env name the right key?"
+URL_HINT = "; are environment.args.judge.url, often with /v1 at its end, and model right?"
+HINTS = {401: KEY_HINT, 403: KEY_HINT, 404: URL_HINT}
+"""What is likely wrong with the settings where an endpoint answers with such a status."""
 
 
 class EndpointSettings(Settings):
@@ -64,6 +69,18 @@ class EndpointSettings(Settings):
     """Seconds for one question in all, its wait for a free request included; then the step fails."""
     cache_size: int = Field(4096, ge=0)
     """Answers that a producer remembers, the newest used ones."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # of a port or a bracket
+            right = False
+        if not right:
+            raise ValueError(f"{url!r} is no base address of an endpoint, as http://127.0.0.1:30000/v1 is")
+        return url
 
 
 class Unanswered(Exception):
@@ -195,11 +212,8 @@ class JudgeClient(Generic[Result]):
             catalog.JUDGE_QUESTIONS.inc(outcome="refused")
             raise EnvFatalError(f"the judge at {self._settings.url} refuses a question: {text[:200]}")
         if response.status != 200:
-            raise Unanswered(f"status {response.status}: {text[:200]}")
-        try:
-            return str(orjson.loads(text)["choices"][0]["message"]["content"] or "")
-        except (orjson.JSONDecodeError, LookupError, TypeError) as error:
-            raise Unanswered(f"no chat completion: {text[:200]!r}") from error
+            raise Unanswered(f"status {response.status}: {text[:200]}{HINTS.get(response.status, '')}")
+        return _said(text)
 
     def _late(self) -> EnvInfraError:
         seconds = f"{self._settings.deadline:g} seconds"
@@ -211,11 +225,22 @@ class JudgeClient(Generic[Result]):
             self._known.popitem(last=False)
 
 
+def _said(text: str) -> str:
+    """What a chat completion says, whether its content is text or parts. Raises Unanswered for what is none."""
+    try:
+        content = orjson.loads(text)["choices"][0]["message"]["content"] or ""
+        return content if isinstance(content, str) else "".join(part["text"] for part in content)
+    except (orjson.JSONDecodeError, LookupError, TypeError) as error:
+        raise Unanswered(f"no chat completion: {text[:200]!r}") from error
+
+
 def _headers(settings: EndpointSettings) -> dict[str, str]:
     headers = {"Content-Type": "application/json"}
     if settings.api_key_env is not None:
         key = os.environ.get(settings.api_key_env)
         if not key:
-            raise ConfigError(f"environment variable {settings.api_key_env} is not set: api_key_env names it")
+            raise ConfigError(
+                f"environment variable {settings.api_key_env} is not set: environment.args.judge.api_key_env names it"
+            )
         headers["Authorization"] = f"Bearer {key}"
     return headers

@@ -19,8 +19,10 @@ from typing import Any
 
 from PIL import Image
 
+from stream_rl.envs.arguments import options_of, reason, words_of
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
 from stream_rl.envs.frames import shown
+from stream_rl.envs.labels import label_parts, whole_number
 from stream_rl.errors import ActionError, EnvironmentLoadError
 
 __all__ = ["MiniGrid", "build_env", "prompt"]
@@ -29,13 +31,14 @@ ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 """minigrid's names of its actions, in the order of their numbers."""
 USUAL = ACTIONS[:3]
 VIEWS = ("whole", "agent")
+LARGEST_TILE = 256
 
 
 def prompt(seed: int, index: int, args: Any) -> dict[str, Any]:
     """The mission and the actions; the label is the seed of the episode."""
     episode = random.Random(f"minigrid {seed} {index}").randrange(2**31)
     words = _words(getattr(args, "actions", None))
-    world = _make(getattr(args, "id", None), getattr(args, "options", None) or {})
+    world = _make(getattr(args, "id", None), options_of("options", getattr(args, "options", None)))
     world.reset(seed=episode)
     mission = world.unwrapped.mission.strip().rstrip(".")
     world.close()
@@ -55,12 +58,21 @@ def build_env(
     blank_observations: bool = False,
     **_: Any,
 ) -> MiniGrid:
-    """An episode with the seed of `sample.label` ({"seed"})."""
+    """An episode with the seed of `sample.label` ({"seed"}). Raises EnvironmentLoadError or DataError."""
     if view not in VIEWS:
         raise EnvironmentLoadError(f"environment.args.view={view!r} must be one of {', '.join(VIEWS)}")
-    world = _make(id, options or {})
-    seed, blank = int(sample.label["seed"]), bool(blank_observations)
-    return MiniGrid(world, _words(actions), seed, tile=int(tile), agent_view=view == "agent", blank=blank)
+    if not isinstance(tile, int) or not 1 <= tile <= LARGEST_TILE:
+        raise EnvironmentLoadError(f"environment.args.tile={tile!r} must be a whole number from 1 to {LARGEST_TILE}")
+    (seed,) = label_parts(sample.label, "minigrid", "seed")
+    words, world = _words(actions), _make(id, options_of("options", options))
+    return MiniGrid(
+        world,
+        words,
+        whole_number(seed, "minigrid", 0),
+        tile=tile,
+        agent_view=view == "agent",
+        blank=bool(blank_observations),
+    )
 
 
 class MiniGrid(BaseInteractionEnv):
@@ -109,8 +121,8 @@ class MiniGrid(BaseInteractionEnv):
         return shown(Image.fromarray(pixels * 0 if self._blank else pixels))
 
 
-def _words(given: Sequence[str] | None) -> tuple[str, ...]:
-    words = tuple(given or USUAL)
+def _words(given: Any) -> tuple[str, ...]:
+    words = words_of("actions", given) or USUAL
     if unknown := [word for word in words if word not in ACTIONS]:
         raise EnvironmentLoadError(
             f"environment.args.actions has {', '.join(map(repr, unknown))}: there are {', '.join(ACTIONS)}"
@@ -123,10 +135,15 @@ def _make(name: Any, options: Mapping[str, Any]) -> Any:
         raise EnvironmentLoadError("environment.args.id is missing: name a world, for instance MiniGrid-Empty-5x5-v0")
     try:
         import gymnasium  # noqa: PLC0415 - an extra: only runs that use it need it
-        import minigrid  # noqa: F401, PLC0415 - as above; registers its worlds
+        import minigrid.minigrid_env  # noqa: PLC0415 - as above; registers its worlds
     except ImportError as error:
         raise EnvironmentLoadError("environment.path='minigrid' needs `pip install minigrid`") from error
     try:
-        return gymnasium.make(str(name), **options)
-    except (gymnasium.error.Error, AssertionError, TypeError, ValueError, KeyError) as error:
-        raise EnvironmentLoadError(f"environment.args.id={name!r} with these options: {error}") from error
+        world: Any = gymnasium.make(str(name), **options)
+    except Exception as error:  # a world may raise anything for options that it does not like
+        raise EnvironmentLoadError(f"environment.args.id={name!r} with these options: {reason(error)}") from error
+    if not isinstance(world.unwrapped, minigrid.minigrid_env.MiniGridEnv):
+        raise EnvironmentLoadError(
+            f"environment.args.id={name!r} is no world of minigrid: name one, for instance MiniGrid-Empty-5x5-v0"
+        )
+    return world

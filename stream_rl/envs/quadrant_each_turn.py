@@ -18,6 +18,7 @@ from typing import Any
 
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
 from stream_rl.envs.frames import Colour, blank_frame, cells, shown
+from stream_rl.envs.labels import whole_number
 from stream_rl.errors import EnvironmentLoadError
 
 __all__ = ["QuadrantEachTurn", "build_env", "prompt"]
@@ -46,9 +47,8 @@ def build_env(
     """An episode with the pictures of `sample.label`."""
     if not isinstance(turns, int) or turns < 1:
         raise EnvironmentLoadError(f"environment.args.turns={turns!r} must be a whole number from 1")
-    return QuadrantEachTurn(
-        int(sample.label), turns=turns, side=int(frame), colours=bool(colours), blank=bool(blank_observations)
-    )
+    seed = whole_number(sample.label, "quadrant_each_turn", 0)
+    return QuadrantEachTurn(seed, turns=turns, side=int(frame), colours=bool(colours), blank=bool(blank_observations))
 
 
 class QuadrantEachTurn(BaseInteractionEnv):

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from stream_rl.envs.base import BaseInteractionEnv, Info, Observation
+from stream_rl.envs.labels import label_parts
 from stream_rl.envs.tool_calls import PARSERS, Parsed, ToolCall, Undecodable
 from stream_rl.errors import ActionError, EnvironmentLoadError
 
@@ -94,11 +95,12 @@ def build_env(
     max_errors: int | None = None,
     **_: Any,
 ) -> Tau2:
-    """An episode on the task that `sample.label` ({"task"}) names."""
+    """An episode on the task that `sample.label` ({"task"}) names. Raises EnvironmentLoadError or DataError."""
+    (name,) = label_parts(sample.label, "tau2", "task")
     settings = _settings(domain, split, parser, max_errors)
-    task = _tasks(settings.domain, settings.split).get(sample.label["task"])
+    task = _tasks(settings.domain, settings.split).get(str(name))
     if task is None:
-        missing = f"{settings.domain} has no task {sample.label['task']!r}"
+        missing = f"{settings.domain} has no task {name!r}"
         raise EnvironmentLoadError(f"environment.args.split={settings.split!r} of tau2's {missing}")
     return Tau2(settings, task)
 
@@ -216,6 +218,8 @@ def _settings(domain: Any, split: Any, parser: Any, max_errors: Any) -> Settings
         if (value := getattr(settings, name)) not in allowed:
             also = "; only these have a solo mode" if name == "domain" else ""
             raise EnvironmentLoadError(f"environment.args.{name}={value!r} must be one of {', '.join(allowed)}{also}")
+    if type(settings.max_errors) is not int or settings.max_errors < 0:
+        raise EnvironmentLoadError(f"environment.args.max_errors={settings.max_errors!r} must be a whole number from 0")
     return settings
 
 

@@ -78,8 +78,3 @@ def test_prompts_depend_on_seed_and_index_and_reach_every_number():
     assert prompt(0, 3) == prompt(0, 3)
     assert {prompt(0, index)["label"] for index in range(100)} == set(range(1, 9))
     assert [prompt(0, n)["label"] for n in range(30)] != [prompt(1, n)["label"] for n in range(30)]
-
-
-def test_a_number_outside_the_game_is_refused():
-    with pytest.raises(ValueError, match="from 1 to 8, not 9"):
-        GuessNumber(9)

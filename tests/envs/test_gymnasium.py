@@ -81,9 +81,18 @@ def test_colours_become_brackets_of_three_kinds() -> None:
     ("args", "message"),
     [
         ({}, "environment.args.id is missing"),
-        ({"id": "FrozenLake-v77"}, "environment.args.id='FrozenLake-v77'"),
-        ({"id": "FrozenLake-v1", "options": {"colour": 1}}, "with these options"),
+        ({"id": "FrozenLake-v77"}, "environment.args.id='FrozenLake-v77' is no game of gymnasium"),
+        ({"id": "FrozenLak-v1"}, "Did you mean: `FrozenLake`"),
+        ({"id": 7}, "environment.args.id=7 is no game"),
+        ({"id": "FrozenLake-v1", "options": {"colour": 1}}, "environment.args.options={'colour': 1} of FrozenLake-v1"),
+        ({"id": "FrozenLake-v1", "options": {"map_name": "9x9"}}, "environment.args.options={'map_name': '9x9'}"),
+        ({"id": "FrozenLake-v1", "options": ["slippery"]}, "must be a mapping of options by name"),
         ({"id": "CartPole-v1"}, "environment.args.actions is missing"),
+        ({"id": "Pendulum-v1", "actions": ["on", "off"]}, "has no numbered actions that words could name"),
+        ({**LAKE, "actions": [True, False]}, "must be a list of words; quote what YAML takes for something else"),
+        ({**LAKE, "actions": "left"}, "must be a list of words"),
+        ({**LAKE, "actions": ["left", "Left"]}, "has a word twice"),
+        ({**LAKE, "actions": ["left", "right"]}, "has 2 words, and FrozenLake-v1 has 4 actions: give one for each"),
     ],
 )
 def test_what_cannot_be_played_is_refused_by_name(args: dict[str, Any], message: str) -> None:

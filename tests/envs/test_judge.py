@@ -130,7 +130,32 @@ async def test_an_answer_of_no_use_is_asked_for_again(serve, bad):
     assert (await judged(serve(lambda _: next(replies))).step("7"))[2]["reward"] == 1.0
 
 
-@pytest.mark.parametrize(("reply", "reason"), [(500, "status 500: not now"), ("Hm.", "no score"), (60.0, "Timeout")])
+def saying(content: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": content}}]}
+
+
+async def test_an_answer_may_come_in_parts(serve):
+    parts = [{"type": "text", "text": "Good. "}, {"type": "text", "text": "Score: 10"}]
+    assert (await judged(serve(saying(parts))).step("7"))[2]["reward"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (500, "status 500: not now"),
+        (401, "api_key_env name the right key"),
+        (404, r"are environment\.args\.judge\.url, often with /v1 at its end, and model right"),
+        ("Hm.", "no score"),
+        (60.0, "Timeout"),
+        (saying(None), "no score"),
+        (saying(7), "no chat completion"),
+        (saying({"text": "Score: 10"}), "no chat completion"),
+        (saying([{"type": "image_url"}]), "no chat completion"),
+        ({"choices": []}, "no chat completion"),
+        ({"choices": None}, "no chat completion"),
+        ({"error": "overloaded"}, "no chat completion"),
+    ],
+)
 async def test_a_judge_that_fails_is_the_worlds_fault(serve, reply, reason):
     fake = serve(reply)
     with pytest.raises(EnvInfraError, match=reason):
@@ -220,6 +245,8 @@ async def test_the_key_is_sent_and_stands_in_no_settings(serve, monkeypatch):
     ("more", "error", "reason"),
     [
         ({"judge": None}, ConfigError, r"environment\.args\.judge\.url: Field required"),
+        ({"url": "127.0.0.1:9/v1"}, ConfigError, r"judge\.url: '127\.0\.0\.1:9/v1' is no base address"),
+        ({"url": "http://127.0.0.1:99999/v1"}, ConfigError, r"judge\.url: .*:99999/v1' is no base"),
         ({"question": "Is $answer right?"}, ConfigError, r"judge\.question: \$answer is no field"),
         ({"question": "5 $ for $response"}, ConfigError, r"a \$ that names none"),
         ({"gives": "feedback"}, ConfigError, "needs an environment"),

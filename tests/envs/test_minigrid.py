@@ -92,7 +92,12 @@ def test_the_same_actions_show_the_same_pictures() -> None:
         ({"id": "MiniGrid-Nowhere-v0"}, "environment.args.id='MiniGrid-Nowhere-v0'"),
         ({**EMPTY, "options": {"colour": 1}}, "with these options"),
         ({**EMPTY, "actions": ["jump"]}, "environment.args.actions has 'jump'"),
+        ({**EMPTY, "actions": 5}, "must be a list of words"),
+        ({**EMPTY, "options": "max_steps"}, "must be a mapping of options by name"),
         ({**EMPTY, "view": "above"}, "environment.args.view='above' must be one of whole, agent"),
+        ({**EMPTY, "tile": "large"}, "environment.args.tile='large' must be a whole number from 1 to 256"),
+        ({**EMPTY, "tile": 0}, "environment.args.tile=0 must be"),
+        ({"id": "FrozenLake-v1"}, "environment.args.id='FrozenLake-v1' is no world of minigrid"),
     ],
 )
 def test_what_cannot_be_played_is_refused_by_name(args: dict[str, Any], message: str) -> None:

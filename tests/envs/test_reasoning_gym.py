@@ -53,9 +53,16 @@ def test_the_best_score_survives_a_snapshot_and_is_not_paid_twice():
     ("args", "reason"),
     [
         ({}, r"environment\.args\.dataset is missing"),
-        ({"dataset": "no_such"}, "'no_such'"),
-        ({"dataset": "chain_sum", "config": {"min_terms": -1}}, "chain_sum"),
+        ({"dataset": "chain_sums"}, "'chain_sums' is no generator of reasoning-gym: did you mean 'chain_sum'"),
+        ({"dataset": 7}, "'7' is no generator"),
+        ({"dataset": "chain_sum", "config": {"min_terms": -1}}, r"config=.*-1.* of 'chain_sum': AssertionError"),
         ({"dataset": "chain_sum", "config": {"unknown": 1}}, "unknown"),
+        (
+            {"dataset": "chain_sum", "config": {"min_terms": "two"}},
+            r"environment\.args\.config=.*'chain_sum': TypeError",
+        ),
+        ({"dataset": "chain_sum", "config": ["min_terms"]}, "must be a mapping of options by name"),
+        ({"dataset": "chain_sum", "config": {"min_terms": 1.5, "max_terms": 2.5}}, "gives no task: "),
     ],
 )
 def test_a_task_that_cannot_be_made_names_the_setting(args, reason):

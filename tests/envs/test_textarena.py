@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from stream_rl.envs.loading import load_environment
 from stream_rl.errors import EnvironmentLoadError
 
 pytest.importorskip("textarena")
+from textarena.envs.GuessTheNumber.env import GuessTheNumberEnv
+from textarena.envs.registration import ENV_REGISTRY, EnvSpec
 
 ARGS = {"id": "GuessTheNumber-v0", "options": {"max_number": 8, "max_turns": 4}}
 
@@ -85,12 +88,58 @@ def test_an_episode_is_played_again_to_the_letter_beside_others_and_leaves_pytho
     assert random.random() == following
 
 
+def test_a_game_draws_from_its_own_dice_whatever_others_draw_meanwhile() -> None:
+    before, expected = random.getstate(), played(3)
+    stop = threading.Event()
+
+    def draw() -> None:
+        while not stop.is_set():
+            random.random()
+
+    others = threading.Thread(target=draw)
+    others.start()
+    try:
+        assert all(played(3) == expected for _ in range(20))
+    finally:
+        stop.set()
+        others.join()
+    random.setstate(before)
+    played(3)
+    assert random.getstate() == before
+
+
+def test_a_game_that_writes_the_players_words_down_in_a_way_of_its_own_is_played_too() -> None:
+    made = row(0, {"id": "Countdown-v0"})
+    env = load_environment("textarena").build_env(sample=EnvSample(made["prompt"], made["label"]), id="Countdown-v0")
+    env.reset()
+    observation, done, _ = env.step("[1 + 2]")
+    assert not done
+    assert observation["obs_str"]
+
+
+class Drifting(GuessTheNumberEnv):
+    """A game that draws from something else than `random`."""
+
+    started = itertools.count()
+
+    def _prompt(self, player_id: int, game_state: dict[int, Any]) -> str:
+        return f"Guess. {next(self.started)}"
+
+
+ENV_REGISTRY["Drifting-v0-raw"] = EnvSpec("Drifting-v0-raw", f"{__name__}:Drifting", None)
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         ({}, "environment.args.id is missing"),
-        ({"id": "GuessTheNumbers"}, "environment.args.id='GuessTheNumbers'"),
-        ({**ARGS, "options": {"colour": 1}}, "with these options"),
+        ({"id": "GuessTheNumbr-v0"}, "is no game of textarena: did you mean 'GuessTheNumber-v0'"),
+        ({"id": 7}, "environment.args.id=7 is no game of textarena"),
+        ({**ARGS, "options": {"colour": 1}}, "with these options: TypeError"),
+        ({**ARGS, "options": {"max_number": "eight"}}, "does not start for one player"),
+        ({**ARGS, "options": 8}, "must be a mapping of options by name"),
+        ({"id": "TicTacToe-v0"}, "environment.args.id='TicTacToe-v0' does not start for one player"),
+        ({"id": "Drifting-v0"}, "starts in different ways from one seed"),
     ],
 )
 def test_what_cannot_be_played_is_refused_by_name(args: dict[str, Any], message: str) -> None:
