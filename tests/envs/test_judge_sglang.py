@@ -1,7 +1,9 @@
-"""A second real SGLang server as judge, through its OpenAI-compatible endpoint."""
+"""A second real SGLang server as judge, through its OpenAI-compatible endpoint; and the example that starts one."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,25 @@ from stream_rl.envs import judge as judge_module
 from stream_rl.envs.base import EnvSample
 from stream_rl.envs.judge import build_env
 from stream_rl.models.tiny_text import WORDS
+
+ROOT = Path(__file__).parents[2]
+TALK = """
+from stream_rl.envs.base import BaseInteractionEnv
+from stream_rl.envs.guess_number import prompt
+
+
+def build_env(sample=None, args=None, **_):
+    return Talk()
+
+
+class Talk(BaseInteractionEnv):
+    def reset(self):
+        return {}, {}
+
+    def step(self, response_text):
+        return {"obs_str": "higher"}, False, {"reward": 0.1}
+"""
+"""A world that takes whatever a model without training says."""
 
 
 @pytest.fixture
@@ -52,3 +73,20 @@ async def test_its_words_reach_the_model_and_are_the_same_when_asked_again(judge
     assert 0 < len(words) <= 8
     assert set(words) <= set(WORDS)
     assert said[1] == said[0]
+
+
+def test_the_example_trains_beside_the_judge_that_it_starts(tiny_model, tmp_path):
+    run, talk = tmp_path / "run", tmp_path / "talk.py"
+    talk.write_text(TALK)
+    settings = (
+        f"run={run}", f"model.path={tiny_model}", f"environment.args.judge.url=http://127.0.0.1:{free_port()}/v1",
+        f"environment.args.environment={talk}", "rollout.max_turn_len=24", "rollout.max_response_len=110",
+        "rollout.groups_per_step=2", "rollout.group_size=4", "trainer.steps=2", "trainer.mini_batches=1",
+        "evaluation.episodes=0",
+    )  # fmt: skip
+    command = [sys.executable, ROOT / "examples" / "judge.py", *settings]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len((run / "steps.jsonl").read_text().splitlines()) == 2
+    questions = (tmp_path / "run.judge.log").read_text().count("Prefill batch")
+    assert questions > 1, "the first is the probe of its start"
