@@ -14,7 +14,7 @@ from stream_rl.errors import ActionError
 from stream_rl.metrics.summary import RunFacts, summarise
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "examples" / "README.md"]
 
 
 def code_of(page: str) -> str:
@@ -55,7 +55,7 @@ def test_every_figure_of_the_summary_is_defined(tmp_path: Path) -> None:
     assert sorted(defined) == sorted(summarise(tmp_path, RunFacts()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
