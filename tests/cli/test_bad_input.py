@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,9 +36,13 @@ def train_refused(stream_rl: StreamRL, tmp_path: Path, monkeypatch: pytest.Monke
 
     def call(*arguments: str | Path) -> str:
         folder = tmp_path / "run"
-        before = made_in(folder)
+        before, running = made_in(folder), children()
         message = refused(stream_rl("train", *arguments))
         assert made_in(folder) == before
+        deadline = time.monotonic() + 10.0
+        while children() != running:
+            assert time.monotonic() < deadline, "a process that was started goes on"
+            time.sleep(0.01)
         return message
 
     monkeypatch.setattr("stream_rl.launch.train", started)
@@ -49,6 +54,12 @@ def made_in(folder: Path) -> dict[Path, bytes | None] | None:
     if not folder.exists():
         return None
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def children() -> set[str]:
+    """The processes that this one has started and that run; those that have ended may wait to be asked for it."""
+    started = {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+    return {pid for pid in started if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"}
 
 
 @pytest.fixture
@@ -86,6 +97,11 @@ def test_good_settings_are_ready(stream_rl: StreamRL, settings: Path) -> None:
 )
 def test_a_wrong_setting(train_refused: Refusal, settings: Path, override: str, message: str) -> None:
     assert train_refused(settings, override).startswith(message)
+
+
+def test_processes_of_environments_end_with_the_refusal(train_refused: Refusal, settings: Path) -> None:
+    message = train_refused(settings, "environment.executor=processes", "rollout.max_context_len=8")
+    assert message.startswith("a prompt of 9 tokens leaves no room")
 
 
 @pytest.mark.parametrize("password", [None, "wrong"])
