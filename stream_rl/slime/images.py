@@ -41,7 +41,7 @@ def load_processor(name_or_path: str, **named: Any) -> Any:
     from transformers import AutoProcessor, ProcessorMixin  # noqa: PLC0415 - as above
 
     try:
-        found = AutoProcessor.from_pretrained(name_or_path, **named)
+        found = AutoProcessor.from_pretrained(name_or_path, **named)  # type: ignore[no-untyped-call]
     except (OSError, ValueError):
         return None
     return found if isinstance(found, ProcessorMixin) else None
