@@ -3,8 +3,8 @@
     put_images ─► commit of the turn that names them ─► counted for its group ─► gone with the last group that does
 
 An image that no commit names expires by itself. A commit that names one that is not there is refused (ImageMissing):
-put it, and commit again. Siblings that begin together put the same images at once: what is on its way already is waited
-for, and not sent again.
+put it, and commit again. Siblings that begin or come back together put or load the same images at once: what is on its
+way already is waited for, and not sent again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class ImageCalls:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._on_their_way: dict[str, asyncio.Task[None]] = {}
+        self._coming: dict[str, asyncio.Task[dict[str, bytes]]] = {}
 
     async def put_images(self, images: Iterable[bytes]) -> tuple[str, ...]:
         """Stores images (as compressed as they came) and gives their names, in order, for `Turn.images`.
@@ -47,23 +48,20 @@ class ImageCalls:
         return tuple(name for name, _ in named)
 
     async def load_images(self, names: Sequence[str]) -> dict[str, bytes]:
-        """The images' bytes by name, each once, read in chunks of at most 8 MB.
+        """The images' bytes by name, each once, read in chunks of at most 8 MB; what comes for another call is shared.
 
         Raises:
             CorruptRecord: an image is not there.
         """
-        wanted = list(dict.fromkeys(names))
-        keys = [self._connection.key("image", name) for name in wanted]
-        sizes = await self._connection.read([("STRLEN", key) for key in keys])
+        new = [name for name in dict.fromkeys(names) if name not in self._coming]
+        if new:
+            self._coming |= dict.fromkeys(new, asyncio.create_task(self._fetch(new)))
         found: dict[str, bytes] = {}
-        for some in bounded(zip(wanted, sizes, strict=True), lambda entry: entry[1]):
-            read = [("GET", self._connection.key("image", name)) for name, _ in some]
-            images = await self._connection.read(read, plain=True)
-            for (name, _), image in zip(some, images, strict=True):
-                if image is None:
-                    raise CorruptRecord(f"image {name} is not in the buffer")
-                found[name] = bytes(image)
-        return found
+        for part in await asyncio.gather(*map(asyncio.shield, {self._coming[name] for name in names})):
+            found |= part
+        if absent := [name for name in names if name not in found]:
+            raise CorruptRecord(f"image {absent[0]} is not in the buffer")
+        return {name: found[name] for name in names}
 
     async def _ship(self, images: Mapping[str, bytes]) -> None:
         try:
@@ -74,6 +72,22 @@ class ImageCalls:
         finally:
             for name in images:
                 del self._on_their_way[name]
+
+    async def _fetch(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Those that are there."""
+        try:
+            sizes = await self._connection.read([("STRLEN", self._connection.key("image", name)) for name in names])
+            found: dict[str, bytes] = {}
+            for some in bounded(zip(names, sizes, strict=True), lambda entry: entry[1]):
+                read = [("GET", self._connection.key("image", name)) for name, _ in some]
+                images = await self._connection.read(read, plain=True)
+                found |= {
+                    name: bytes(image) for (name, _), image in zip(some, images, strict=True) if image is not None
+                }
+            return found
+        finally:
+            for name in names:
+                del self._coming[name]
 
     async def _touch(self, names: Sequence[str]) -> set[str]:
         """Those that are there; they stay for another while even if no turn names them."""

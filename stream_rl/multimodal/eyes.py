@@ -2,7 +2,8 @@
 
     messages with images ─► read: bare messages, and the pictures ─► ids, one placeholder an image ─► expand
 
-What is remembered is found by the pixels, the bytes or the address that were given, and is bounded in bytes.
+What is remembered is found by the pixels, the bytes or the address that were given, and is bounded in bytes. Of equal
+pictures that samples show at the same time there is one, wherever they came from.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,7 @@ class Eyes:
         self._remembered: Recent[bytes, Picture] = Recent(
             settings.producer_cache_mib * 2**20, lambda picture: len(picture.data)
         )
+        self._shown: weakref.WeakValueDictionary[tuple[str, int], Picture] = weakref.WeakValueDictionary()
 
     async def read(self, messages: Sequence[Message]) -> tuple[Sequence[Message], tuple[Picture, ...]]:
         """The messages with bare images, and the pictures in order; the same messages where there is no image.
@@ -74,9 +77,17 @@ class Eyes:
         if key is not None and (known := self._remembered.get(key)) is not None:
             return known
         data, height, width = await asyncio.to_thread(read_image, given, self._settings)
-        picture = Picture.of(data, self.family.tokens_of(height, width))
+        picture = self.shared(Picture.of(data, self.family.tokens_of(height, width)))
         # Another task may have read an equal one meanwhile: all samples then show the same.
         return picture if key is None else self._remembered.keep(key, picture)
+
+    def shared(self, picture: Picture) -> Picture:
+        """The picture, or the equal one that there is already."""
+        return self._shown.setdefault((picture.name, picture.tokens), picture)
+
+    def shown(self, name: str, tokens: int) -> Picture | None:
+        """The picture of that name, if some sample shows it."""
+        return self._shown.get((name, tokens))
 
     def expand(self, ids: Int32, pictures: Sequence[Picture]) -> Int32:
         """Repeats each image's one placeholder as often as it has features, int32 (n,).

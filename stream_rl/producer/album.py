@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stream_rl.engine.generation import ImageInputs
+from stream_rl.errors import ImageError
 from stream_rl.multimodal import Encoded, Picture
 from stream_rl.multimodal.eyes import Eyes
 from stream_rl.sample import Sample
@@ -33,10 +34,23 @@ class Album:
         sample.prompt_images, sample.prompt_image_tokens = prompt.names, prompt.image_tokens
         self._pictures, self._recorded = list(prompt.pictures), 0
 
+    def known(self, sample: Sample) -> dict[str, bytes]:
+        """Of the pictures of a sample that is resumed, those that other samples show as well: their bytes by name.
+
+        Raises ImageError where there are any, and the model reads text only.
+        """
+        if not sample.images:
+            return {}
+        if self._eyes is None:
+            raise ImageError(f"sample {sample.sample_id} shows images, and the model of model.path reads text only")
+        shown = map(self._eyes.shown, sample.images, sample.image_tokens)
+        return {picture.name: picture.data for picture in shown if picture is not None}
+
     def restore(self, sample: Sample, found: Mapping[str, bytes]) -> None:
         """The pictures of a sample that is resumed, of their bytes by name."""
         named = zip(sample.images, sample.image_tokens, strict=True)
-        self._pictures = [Picture(found[name], tokens, name) for name, tokens in named]
+        pictures = [Picture(found[name], tokens, name) for name, tokens in named]
+        self._pictures = pictures if self._eyes is None else list(map(self._eyes.shared, pictures))
         self._recorded = len(self._pictures)
 
     def add(self, observation: Encoded) -> None:

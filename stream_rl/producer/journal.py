@@ -38,8 +38,8 @@ class Journal(Protocol):
     ) -> None:
         """Appends records and the pictures that they name; with an outcome the sample has ended. Then it is durable."""
 
-    async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """What the pictures that a resumed sample has named look like."""
+    async def pictures(self, names: Sequence[str], known: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """What the pictures that a resumed sample has named look like; `known` are those that need not be read."""
 
     async def restart(self) -> None:
         """Drops every turn: the episode begins again."""
@@ -60,7 +60,7 @@ class MemoryJournal:
         """Remembers the outcome."""
         self.outcome = outcome or self.outcome
 
-    async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
+    async def pictures(self, names: Sequence[str], known: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """None: nothing was kept, so nothing is resumed."""
         return {}
 
@@ -111,10 +111,11 @@ class BufferJournal:
         if outcome is not None:
             self._count_end()
 
-    async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
+    async def pictures(self, names: Sequence[str], known: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Reads them from the buffer. Raises ImageError when one is not there: this sample cannot go on."""
+        new = [name for name in names if name not in known]
         try:
-            self._pictures |= await self._buffer.load_images(names) if names else {}
+            self._pictures |= {**known, **(await self._buffer.load_images(new) if new else {})}
         except CorruptRecord as error:
             raise ImageError(f"sample {self.lease.sample_id} cannot be resumed: {error}") from error
         return self._pictures

@@ -143,7 +143,8 @@ class Episode:
         if not self._begun:
             self._album.begin(self.sample, await self._env.start())
             return
-        self._album.restore(self.sample, await self._journal.pictures(self.sample.images))
+        known = self._album.known(self.sample)
+        self._album.restore(self.sample, await self._journal.pictures(self.sample.images, known))
         turns, name = len(self.sample.turns), self._rollout.environment.name
         try:
             how = str(await self._env.come_back(self.sample))
@@ -294,4 +295,6 @@ class Episode:
     def _interaction(self, generation: Generation) -> Int32:
         """All ids of the turn under way, int32 (g,): those of its open records, and these."""
         pieces = self.sample.open_turn
-        return np.concatenate([*(turn.generated for turn in pieces), generation.tokens]) if pieces else generation.tokens
+        return (
+            np.concatenate([*(turn.generated for turn in pieces), generation.tokens]) if pieces else generation.tokens
+        )

@@ -78,6 +78,31 @@ async def test_a_put_that_fails_fails_all_who_wait_and_the_next_tries_again(
     assert await buffer.load_images(await buffer.put_images([RED])) == {image_name(RED): RED}
 
 
+async def test_what_comes_for_several_comes_once_and_what_one_of_them_lacks_is_its_own_failure(
+    buffer: TrajectoryBuffer,
+) -> None:
+    async def sent() -> int:
+        (facts,) = await buffer._connection.pipeline(lambda pipe: pipe.info("stats"))
+        return int(facts["total_net_output_bytes"])
+
+    names = await buffer.put_images([bytes([number]) * 100_000 for number in range(3)])
+    before = await sent()
+    absent = image_name(RED)
+    loads = [buffer.load_images(some) for some in (names[:2], [*names, absent], [absent], names[1:], names)]
+    two, lacking, alone, others, three = await asyncio.gather(*loads, return_exceptions=True)
+    assert await sent() - before < 320_000
+    assert all(isinstance(one, CorruptRecord) and absent in str(one) for one in (lacking, alone))
+    assert list(three) == list(names)  # type: ignore[arg-type]
+    assert all(three[name] is (two | others)[name] for name in names)  # type: ignore[operator,index]
+    assert not buffer._coming
+
+
+async def test_the_largest_image_that_is_allowed_comes_back(buffer: TrajectoryBuffer) -> None:
+    image = bytes(LARGEST_IMAGE)
+    (name,) = await buffer.put_images([image])
+    assert (await buffer.load_images([name]))[name] == image
+
+
 async def test_a_turn_that_names_an_absent_image_is_refused_by_name(buffer: TrajectoryBuffer) -> None:
     first, _ = await buffer.lease("p", 2)
     (red,) = await buffer.put_images([RED])

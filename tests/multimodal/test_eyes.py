@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 
 import numpy as np
@@ -151,6 +152,18 @@ class TestMemory:
 
         assert {id(one) for one in siblings} == {id(await sight.picture(noise))}
         assert len(reads) == 9
+
+    async def test_equal_pictures_that_are_shown_at_the_same_time_are_one_wherever_they_come_from(self):
+        sight = Eyes(Squares(), MultimodalConfig(producer_cache_mib=0))
+        first = await sight.picture(image())
+        recorded = sight.shared(Picture.of(first.data, 1))
+        other = sight.shared(Picture.of(first.data, 2))
+
+        assert await sight.picture(first.data) is recorded is first is sight.shown(first.name, 1)
+        assert other is not first, "its tokens are others"
+        del first, recorded
+        gc.collect()
+        assert sight.shown(other.name, 1) is None
 
 
 class TestExpanding:

@@ -137,7 +137,7 @@ class RecordingJournal:
         self.kept |= {picture.name: picture.data for picture in pictures}
         self.outcome = outcome
 
-    async def pictures(self, names: Sequence[str]) -> Mapping[str, bytes]:
+    async def pictures(self, names: Sequence[str], known: Mapping[str, bytes]) -> Mapping[str, bytes]:
         return {name: self.kept[name] for name in names}
 
     async def restart(self) -> None:

@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import picture_env
 import pytest
-from PIL import Image
-from rollouts import RecordingJournal, ScriptedEngines, play, resumed, run_config
+from picture_play import END, ID, TURNS, placeholders, played, says
+from rollouts import RecordingJournal, ScriptedEngines, play, resumed
 from transformers import AutoProcessor
 
 from stream_rl.buffer import codec
 from stream_rl.buffer.records import SampleStart
 from stream_rl.errors import DataError
-from stream_rl.models.tiny_vlm import FRAME, VLM_WORDS
-from stream_rl.producer.loading import Rollout, check_rollout, load_rollout
+from stream_rl.producer.journal import BufferJournal
+from stream_rl.producer.loading import check_rollout
 from stream_rl.producer.prompts import PromptRow
-from stream_rl.sample import Sample, Status, StopReason, image_name
-
-ID = {word: number for number, word in enumerate(VLM_WORDS)}
-END, PAD = ID["<|im_end|>"], ID["<|image_pad|>"]
-TURNS = 3
-
-
-@pytest.fixture
-def seeing(tiny_vlm: Path, tmp_path: Path) -> Callable[..., Rollout]:
-    """`seeing(images=2, **{"rollout.max_turns": 5})`: a rollout of the pictures' environment with a model that sees."""
-    side = FRAME["qwen2_5_vl" if "2.5" in tiny_vlm.name else "qwen3_vl"]
-
-    def load(*, model: Path = tiny_vlm, args: dict[str, Any] | None = None, **settings: Any) -> Rollout:
-        tree = {"environment.path": "picture_env", "environment.args": {"side": side, **(args or {})},
-                "rollout.max_turns": TURNS, **settings}  # fmt: skip
-        return load_rollout(run_config(tmp_path / "run", model, tree))
-
-    return load
-
-
-def says(*words: str) -> ScriptedEngines:
-    """Engines that say these words in turn, each with the end token."""
-    script = iter([[ID[word], END] for word in words])
-    return ScriptedEngines(lambda _: next(script), end=END)
-
-
-async def played(
-    rollout: Rollout, *, cut: bool = False, row: PromptRow | None = None
-) -> tuple[Sample, RecordingJournal, Any]:
-    engines = says(*["up"] * 2 * TURNS)
-    if cut:
-        engines.cuts = iter([1, None] * TURNS)
-        engines.policy = lambda given: [END] if given[-1] == ID["up"] else [ID["up"], END]
-    sample, journal = await play(rollout, engines, row=row)
-    return sample, journal, engines
-
-
-def placeholders(ids: Any) -> int:
-    return int(np.count_nonzero(np.asarray(ids) == PAD))
+from stream_rl.producer.samples import rebuild
+from stream_rl.producer.turn_loop import Episode
+from stream_rl.sample import Status, StopReason, image_name
 
 
 class TestTurns:
@@ -140,6 +105,50 @@ class TestResume:
         assert left.failure[0] is StopReason.ENV_FAILURE
         assert "turn 0 of environment 'picture_env' shows other images now" in left.failure[1]
 
+    async def test_siblings_that_come_back_share_one_picture_which_is_read_once(self, seeing, open_buffer):
+        """Whether they come back together, or one while another plays."""
+        rollout = seeing(args={"images": 2})
+        rules = rollout.config.rollout.model_copy(update={"groups_per_step": 1, "group_size": 4})
+        rollout = replace(rollout, config=rollout.config.model_copy(update={"rollout": rules}))
+        buffer = await open_buffer(rollout.config)
+        read, load_images = [], buffer.load_images
+
+        async def noted(names):
+            read.extend(names)
+            return await load_images(names)
+
+        buffer.load_images = noted
+        await asyncio.gather(*(self.first_turn(rollout, buffer, one) for one in await buffer.lease("p", 4)))
+        again, shown = await buffer.lease("p", 4), {}
+        assert all(len(one.turns) == 1 for one in again)
+
+        async def come_back(one):
+            sample, row = rebuild(one, rollout)
+            journal, engines = BufferJournal(buffer, one, "pictures"), says("up", "up")
+            episode = Episode(rollout, engines, journal, sample, row, begun=True)
+            await episode.run()
+            shown[one.lease.sample_id] = [*engines.images[0].data]
+            return episode
+
+        kept = await asyncio.gather(*map(come_back, again[:3]))
+        read.clear()
+        kept.append(await come_back(again[3]))
+
+        first, *others = shown.values()
+        assert len(first) == 4
+        assert all(mine is its for other in others for mine, its in zip(first, other, strict=True))
+        assert read == []
+
+    async def first_turn(self, rollout, buffer, leased):
+        """Plays until the first turn is committed, and gives the sample back."""
+        journal = BufferJournal(buffer, leased, "pictures")
+        sample, row = rebuild(leased, rollout)
+        episode = Episode(rollout, says("up"), journal, sample, row)
+        episode.interrupt()
+        await episode._enter()
+        await episode._turn()
+        await buffer.release([journal.lease])
+
     async def test_a_sample_of_the_buffer_knows_its_images(self, seeing):
         whole, journal, _ = await played(seeing())
 
@@ -193,94 +202,6 @@ class TestWhatTheModelWrites:
         assert (sample.status, sample.stop_reason) == (Status.TRUNCATED, StopReason.IMAGE_PLACEHOLDER)
         assert (journal.turns[-1].finish_reason, sample.reward) == ("placeholder", 0.25), "scored as a cut turn"
         assert len(sample.images) == 1
-
-
-class TestBadImages:
-    async def test_a_corrupt_one_fails_its_sample_by_name_and_keeps_what_was_committed(self, seeing):
-        _, journal, _ = await played(seeing(args={"faults": "corrupt"}))
-
-        reason, detail = journal.failure
-        assert reason is StopReason.ENV_FAILURE
-        assert "is damaged" in detail or "no known format" in detail
-        assert len(journal.turns) == 1
-
-    @pytest.mark.parametrize(
-        ("given", "reason"),
-        [
-            (b"", "an image of 0 bytes is of no known format"),
-            ("/nowhere/red.png", "cannot be read: No such file"),
-            ("https://example.org/red.png", "is not in multimodal.url_hosts"),
-            ("http://[", "is no URL"),
-            ("é" * 2000, "is no base64"),
-            (np.zeros((4, 6)), "must be uint8 (h, w, 3)"),
-            (np.zeros((2, 4, 6, 3), np.uint8), "must be uint8 (h, w, 3)"),
-            (Image.new("I;16", (4, 4)), "mode 'I;16' cannot be shown"),
-            (Image.new("RGB", (1, 10_000)), "the model's processor refuses an image of 1x10000 pixels"),
-            (Image.new("RGB", (5000, 5000)), "larger than multimodal.max_pixels"),
-            ({"path": None}, "cannot be read from a dict"),
-            (None, "must be text or an image"),
-            ([], "cannot be read from a list"),
-        ],
-        ids=lambda given: f"{given!a:.16}",
-    )
-    async def test_whatever_else_is_shown_fails_its_sample_by_name(self, seeing, monkeypatch, given, reason):
-        rollout = seeing()
-        monkeypatch.setattr(picture_env, "pictures", lambda *_: [given])
-
-        _, journal, _ = await played(rollout, row=PromptRow("where", "0 0"))
-
-        assert journal.failure[0] is StopReason.ENV_FAILURE
-        assert reason in journal.failure[1]
-
-    async def test_what_holds_no_images_shows_none_and_its_episode_goes_on(self, seeing):
-        sample, journal, _ = await played(seeing(args={"images": 0}))
-
-        assert (sample.images, sample.stop_reason, journal.failure) == ((), StopReason.MAX_TURNS, None)
-
-    async def test_the_same_image_twice_is_shown_twice_and_travels_once(self, seeing, monkeypatch):
-        rollout = seeing()
-        monkeypatch.setattr(picture_env, "pictures", lambda *_: [picture_env.picture(0)] * 2)
-
-        sample, journal, engines = await played(rollout, row=PromptRow("where", "0 0"))
-
-        assert len(sample.images) == 2 * (TURNS - 1)
-        assert len(set(sample.images)) == len(journal.kept) == 1
-        assert placeholders(engines.requests[-1][0]) == sum(sample.image_tokens)
-
-    @pytest.mark.parametrize(
-        "form", [np.asarray, lambda image: image.convert("CMYK"), lambda image: image.convert("LA")]
-    )
-    async def test_arrays_and_other_modes_are_shown(self, seeing, monkeypatch, form):
-        rollout = seeing()
-        monkeypatch.setattr(picture_env, "pictures", lambda *_: [form(picture_env.picture(0))])
-
-        sample, journal, _ = await played(rollout, row=PromptRow("where", "0 0"))
-
-        assert (len(sample.images), journal.failure) == (TURNS - 1, None)
-
-    async def test_a_prompts_image_too_fails_its_sample_alone(self, seeing):
-        row = PromptRow([{"role": "user", "content": [{"type": "image", "image": b"none"}]}], "0 0")
-
-        _, journal = await play(seeing(), says(), row=row)
-
-        assert journal.failure[0] is StopReason.ENV_FAILURE
-        assert "an image of 4 bytes is of no known format" in journal.failure[1]
-
-    async def test_one_of_a_shape_that_the_processor_refuses(self, seeing, monkeypatch):
-        monkeypatch.setattr(picture_env, "pictures", lambda *_: [Image.new("RGB", (900, 2))])
-
-        _, journal, _ = await played(seeing())
-
-        assert "the model's processor refuses an image of 900x2 pixels" in journal.failure[1]
-
-    async def test_in_a_model_that_reads_text_only(self, tiny_model, tmp_path):
-        tree = {"environment.path": "picture_env", "environment.args": {"images": 0, "first": True}}
-        rollout = load_rollout(run_config(tmp_path / "run", tiny_model, tree))
-
-        with pytest.raises(Exception, match=r"has an image, and the model of model\.path reads text only"):
-            await rollout.show_prompt(
-                rollout.prompts.row(0), [{"role": "user", "content": [{"type": "image", "image": 0}]}]
-            )
 
 
 class TestDatasets:
@@ -342,3 +263,32 @@ async def test_siblings_share_one_picture(seeing):
 
     assert first.pictures[0] is second.pictures[0]
     assert first.pictures[0].sent is second.pictures[0].sent
+
+
+class TestInvariant9:
+    """Where placeholders and features differ, nothing of it is committed."""
+
+    @pytest.mark.parametrize("turn", [-1, 1])
+    async def test_an_image_whose_tokens_are_not_all_there(self, seeing, monkeypatch, turn):
+        rollout, shown = seeing(), []
+        expand = rollout.chat.eyes.expand
+
+        def short(ids, pictures):
+            shown.append(len(pictures))
+            whole = expand(ids, pictures)
+            return whole if len(shown) != turn + 2 else whole[whole != ID["<|image_pad|>"]]
+
+        monkeypatch.setattr(rollout.chat.eyes, "expand", short)
+        _, journal, _ = await played(rollout)
+
+        assert journal.failure[0] is StopReason.ENV_FAILURE
+        assert re.fullmatch(r"0 placeholder tokens for \d features of 1 images", journal.failure[1])
+        assert len(journal.turns) == max(turn, 0)
+        assert len(journal.kept) == turn + 1
+
+    async def test_a_placeholder_in_the_ids_of_a_loop(self, seeing):
+        rollout = seeing(**{"rollout.agent": "agent_loops:placing"})
+        _, journal, engines = await played(rollout, row=PromptRow("where"))
+
+        assert journal.failure == (StopReason.ENV_FAILURE, "1 placeholder tokens for 0 features of 0 images")
+        assert (engines.requests, journal.records) == ([], [])
