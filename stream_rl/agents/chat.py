@@ -51,7 +51,7 @@ class Chat(Protocol):
         """Ids from the end of a generated turn up to the next generation, and the images. Raises as `show_prompt`."""
 
     def encode_prompt(self, messages: Sequence[Message]) -> Int32:
-        """Ids of a conversation up to the first generation, int32 (p,). Raises ModelError."""
+        """Ids of a conversation up to the first generation, int32 (p,). Raises as `show_prompt`."""
 
     def encode_observation(self, messages: Sequence[Message], generated: Int32) -> Int32:
-        """Ids from the end of a generated turn up to the next generation, int32 (o,). Raises ModelError."""
+        """Ids from the end of a generated turn up to the next generation, int32 (o,). Raises as `show_prompt`."""

@@ -21,7 +21,7 @@ import orjson
 
 from stream_rl.config import ModelConfig, MultimodalConfig
 from stream_rl.envs.base import Message
-from stream_rl.errors import ModelError
+from stream_rl.errors import ImageError, ModelError
 from stream_rl.metrics import catalog
 from stream_rl.multimodal import Encoded, Picture
 from stream_rl.multimodal.eyes import Eyes, has_images
@@ -122,7 +122,7 @@ class ChatEncoder:
     def encode_prompt(self, messages: Sequence[Message]) -> Int32:
         """Ids of a conversation up to the first generation, int32 (p,), with one placeholder for each image.
 
-        Raises ModelError where the template does, and for an image if the model reads text only.
+        Raises ModelError where the template does, and ImageError for an image if the model reads text only.
         """
         self._refuse_images(messages)
         marked = self._control.mark(messages)
@@ -145,6 +145,7 @@ class ChatEncoder:
         """
         try:
             key = orjson.dumps(messages, default=str)
+            ImageError: there is an image, and the model reads text only.
         except TypeError as error:
             raise ModelError(f"a message is no JSON: {error}") from error
         find = self._remembered if len(key) <= REMEMBERED_CHARACTERS else self._delta_of_json
@@ -193,7 +194,7 @@ class ChatEncoder:
     def _refuse_images(self, messages: Sequence[Message]) -> None:
         if self.eyes is None and has_images(messages):
             shown = next(content_text(message)[:40] for message in messages if has_images([message]))
-            raise ModelError(f"a message ({shown!r}) has an image, and the model of model.path reads text only")
+            raise ImageError(f"a message ({shown!r}) has an image, and the model of model.path reads text only")
 
     @functools.cached_property
     def _control(self) -> ControlTokens:

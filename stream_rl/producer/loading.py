@@ -212,7 +212,8 @@ async def check_rollout(config: Config) -> None:
             Agents(config.rollout.agents, _default_agent(config, held_out=True), function_loop).find(None)
     finally:
         rollout.close()
-    for long in prompts.longest(LONGEST_TRIED):
+    pictured = [] if rollout.chat.eyes is not None else _first_with_images(prompts)
+    for row in [*pictured, *prompts.longest(LONGEST_TRIED)]:
         try:
             await rollout.show_prompt(long)
         except ImageError as error:
@@ -229,6 +230,12 @@ def _check_agent(rollout: Rollout, row: PromptRow) -> None:
     try:
         name = rollout.agents.find(row.metadata.get("agent_name")).name
     except AgentLoadError as error:
+def _first_with_images(prompts: PromptSource) -> list[PromptRow]:
+    """Of a dataset, if it has one: a model that reads text only would fail each of its samples."""
+    found = prompts.first_with_images() if isinstance(prompts, DatasetPrompts) else None
+    return [] if found is None else [found]
+
+
         where = "" if row.number is None else f"row {row.number} of data.path: "
         raise AgentLoadError(f"{where}{error}") from error
     if name == SINGLE_TURN and rollout.reward is None:

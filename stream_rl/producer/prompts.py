@@ -6,6 +6,7 @@ Index i of a dataset with n rows is row order(i // n)[i % n]: epoch i // n, shuf
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from stream_rl.config import Config, DataConfig
 from stream_rl.envs.base import Message, is_message
 from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError, UserError
+from stream_rl.multimodal.eyes import has_images
 from stream_rl.producer.dataset_rows import MISSING, Rows, digest, open_rows
 from stream_rl.producer.prompt_images import IMAGE_MARK, with_images
 from stream_rl.producer.row_values import not_to_be_kept
@@ -134,6 +136,16 @@ class DatasetPrompts(PromptSource):
         for number, value in enumerate(self._rows.column(name)):
             firsts.setdefault(repr(value), number)
         return [self._row(number) for number in firsts.values()]
+
+    def first_with_images(self) -> PromptRow | None:
+        """The first row that shows any, in its messages or in `data.image_field`. Raises DataError."""
+        name = self._config.image_field
+        images = itertools.repeat(None) if name is None else self._rows.column(name)
+        prompts = self._rows.column(self._config.prompt_field)
+        for number, (prompt, shown) in enumerate(zip(prompts, images, strict=False)):
+            if shown not in (None, MISSING, []) or (isinstance(prompt, list) and has_images(_without_nulls(prompt))):
+                return self._row(number)
+        return None
 
     def row(self, prompt_index: int) -> PromptRow:
         """The row with this index. Raises DataError: it has other images than marks, or what no record can hold."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from stream_rl.config import ModelConfig
-from stream_rl.errors import ModelError
+from stream_rl.errors import ImageError, ModelError
 from stream_rl.models.smollm2 import find_smollm2
 from stream_rl.models.tiny_text import WORDS, tiny_tokenizer
 from stream_rl.producer.chat import ChatEncoder, load_chat_encoder
@@ -180,7 +180,7 @@ class TestDelta:
     def test_an_image_for_a_model_that_reads_text_is_refused(self, encoder):
         message = {"role": "user", "content": [{"type": "image", "image": "x.png"}, {"type": "text", "text": "Look"}]}
 
-        with pytest.raises(ModelError, match=r"'Look'.*reads text only"):
+        with pytest.raises(ImageError, match=r"'Look'.*reads text only"):
             encoder(CHATML).encode_observation([message], np.array([42], np.int32))
 
 
