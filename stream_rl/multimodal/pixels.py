@@ -75,14 +75,27 @@ def merged(parts: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     """Images' tensors as those of all of them, in order: one `torch.cat` for each name.
 
     Raises:
-        ImageError: an image lacks a name that another has, or has a value under it that is no tensor.
+        ImageError: an image lacks a name that another has, has a value under it that is no tensor, or one of another
+            dtype or shape behind the first axis.
     """
     names = dict.fromkeys(name for part in parts for name in part)
-    for name in names:
-        for number, part in enumerate(parts):
-            if not isinstance(part.get(name), Tensor):
-                raise ImageError(f"image {number} has {type(part.get(name)).__name__} under {name!r}: not to be merged")
-    return {name: torch.cat([part[name] for part in parts]) for name in names}
+    return {name: _joined(name, [part.get(name) for part in parts]) for name in names}
+
+
+def _joined(name: str, values: Sequence[Any]) -> Tensor:
+    first = values[0]
+    for number, value in enumerate(values):
+        if not isinstance(value, Tensor) or not value.dim():
+            what = "a single number" if isinstance(value, Tensor) else type(value).__name__
+            raise ImageError(f"image {number} has {what} under {name!r}: not to be merged")
+        if (value.dtype, value.shape[1:]) != (first.dtype, first.shape[1:]):
+            both = f"{_form(value)} under {name!r} where image 0 has {_form(first)}"
+            raise ImageError(f"image {number} has {both}: not to be merged")
+    return torch.cat(list(values))
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _bytes(pixels: Pixels) -> int:

@@ -161,6 +161,25 @@ def test_what_cannot_be_merged_is_named():
             merged([{"pixel_values": one}, other])
 
 
+@pytest.mark.parametrize(
+    ("other", "form"),
+    [
+        (torch.zeros(1, 3), r"float32 \(1, 3\)"),
+        (torch.zeros(1, 2, 1), r"float32 \(1, 2, 1\)"),
+        (torch.zeros(1, 2, dtype=torch.float64), r"float64 \(1, 2\)"),
+        (torch.zeros(1, 2, dtype=torch.int64), r"int64 \(1, 2\)"),
+    ],
+)
+def test_values_of_another_form_are_not_merged_and_both_are_named(other, form):
+    one = torch.zeros(4, 2)
+    same = {"pixel_values": one, "image_grid_thw": torch.ones(1, 3, dtype=torch.int64)}
+    assert merged([same, same])["pixel_values"].shape == (8, 2)
+    with pytest.raises(ImageError, match=rf"2 has {form} under 'pixel_values' where image 0 has float32 \(4, 2\)"):
+        merged([same, same, same | {"pixel_values": other}])
+    with pytest.raises(ImageError, match="image 0 has a single number under 'scale'"):
+        merged([{"scale": torch.tensor(1.0)}])
+
+
 class TestProcessed:
     def test_each_image_is_asked_for_and_processed_once(self, frames, tmp_path):
         (group,) = pictured_groups(frames, [[2, 2]])
@@ -237,7 +256,6 @@ def gradients_of_both(path: Path, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize("tiny_vlm", ["tiny-vlm"], indirect=True)
 def test_a_rank_without_images_beside_one_with_them_gives_the_gradients_of_one_rank(tiny_vlm, tmp_path):
     whole = gradients_of_both(tiny_vlm, tmp_path)
     ranks = on_ranks(2, gradients_of_both, tiny_vlm, tmp_path)
