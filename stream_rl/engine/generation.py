@@ -100,10 +100,12 @@ def check_ids(input_ids: Int32, vocab_size: int) -> None:
 def check_read(generation: Generation, sent: int) -> None:
     """Whether the engine read the tokens that it was sent; it may have written a prompt with images anew.
 
-    An answer without a count is to a request that never ran. Raises PromptMismatch.
+    Only what was aborted in a queue is answered without a count. Raises PromptMismatch.
     """
-    if generation.prompt_tokens and generation.prompt_tokens != sent:
-        raise PromptMismatch(f"the engine read a prompt of {generation.prompt_tokens} tokens where {sent} were sent")
+    read = generation.prompt_tokens
+    if read != sent and (read or generation.finish_reason != "abort"):
+        what = f"a prompt of {read} tokens" if read else "a prompt whose length it does not say,"
+        raise PromptMismatch(f"the engine read {what} where {sent} were sent")
 
 
 def encode_request(
@@ -162,8 +164,8 @@ def _decoded(answer: Mapping[str, Any], meta: Mapping[str, Any]) -> Generation:
         log_probs=log_probs,
         spans=_spans(meta.get("weight_versions") or (), meta["weight_version"], len(tokens)),
         finish_reason=_finish_reason(meta["finish_reason"]["type"]),
-        prompt_tokens=meta.get("prompt_tokens", 0),
-        cached_tokens=meta.get("cached_tokens", 0),
+        prompt_tokens=meta.get("prompt_tokens") or 0,
+        cached_tokens=meta.get("cached_tokens") or 0,
         queue_seconds=meta.get("queue_time") or 0.0,
         engine_seconds=meta.get("e2e_latency") or 0.0,
     )

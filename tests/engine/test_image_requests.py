@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
-from stream_rl.engine.generation import Generation, ImageInputs, SamplingParams, check_read, encode_request
+from stream_rl.engine.generation import ImageInputs, SamplingParams, check_read, decode_generation, encode_request
 from stream_rl.errors import EngineRejected, PromptMismatch
 
 ASKED = SamplingParams(4)
@@ -44,11 +44,26 @@ def test_what_disagrees_is_not_sent(ids, tokens, reason):
         body(ids, tokens)
 
 
-def test_an_engine_that_read_another_prompt_is_found_out():
-    def answer(prompt_tokens: int) -> Generation:
-        return Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), (), "stop", prompt_tokens)
+def answer(finish_reason: str, **meta: object) -> dict[str, object]:
+    """What SGLang answers, of one token."""
+    about = {
+        "finish_reason": {"type": finish_reason},
+        "weight_version": "0",
+        "output_token_logprobs": [[-1.0, 5, None]],
+    }
+    return {"output_ids": [5], "meta_info": {**about, **meta}}
 
-    check_read(answer(7), 7)
-    check_read(answer(0), 7)
+
+@pytest.mark.parametrize("finish_reason", ["stop", "length", "abort"])
+def test_an_engine_that_read_another_prompt_is_found_out(finish_reason):
+    check_read(decode_generation(answer(finish_reason, prompt_tokens=7)), 7)
     with pytest.raises(PromptMismatch, match="read a prompt of 6 tokens where 7 were sent"):
-        check_read(answer(6), 7)
+        check_read(decode_generation(answer(finish_reason, prompt_tokens=6)), 7)
+
+
+@pytest.mark.parametrize("meta", [{}, {"prompt_tokens": None}, {"prompt_tokens": 0}])
+def test_an_engine_must_say_what_it_read_but_of_what_was_aborted_in_its_queue(meta):
+    check_read(decode_generation(answer("abort", **meta)), 7)
+    for finish_reason in ("stop", "length"):
+        with pytest.raises(PromptMismatch, match="read a prompt whose length it does not say, where 7 were sent"):
+            check_read(decode_generation(answer(finish_reason, **meta)), 7)
