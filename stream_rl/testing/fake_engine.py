@@ -3,10 +3,10 @@
     async with FakeEngineServer(scripted([7, 4]), vocab_size=32) as engine:
         async with EngineClient(engine.url, vocab_size=32) as client: ...
 
-What it keeps of the real server: the shape of its answers; time in the queue; stop tokens included; spans across an
-update inside a request; 400 for requests that are too long, named twice, or would flush a busy cache; pauses, in which
-arrivals wait; an abort that returns the tokens so far, or none from the queue; the version "default" until one is
-published.
+What it keeps of the real server: the shape of its answers; time in the queue; stop tokens included; images counted as
+the tokens they are to the model; spans across an update inside a request; 400 for requests that are too long, named
+twice, or would flush a busy cache; pauses, in which arrivals wait; an abort that returns the tokens so far, or none
+from the queue; the version "default" until one is published.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fault = Literal["drop", "500", "hang"]
 
 
 class FakeEngineServer:
-    """A server on a free port of this machine, in the caller's event loop; start and stop it, or use `async with`.
+    """A server on this machine, in the caller's event loop; start and stop it, or use `async with`.
 
     Args:
         source: what each request is answered with.
@@ -41,7 +41,9 @@ class FakeEngineServer:
         context_length: prompt and new tokens together may not be more.
         max_running: requests that decode at once; the others wait in the queue.
         eos: token that ends every request, beside its own stop tokens.
+        features: of an image as a request has it (a data URL), how many tokens it is to the model.
         version: weight version at the start; "default" is none.
+        port: where it listens; 0 takes a free one.
         sleep: how time passes.
 
     `requests` holds the body of every /generate, `calls` the path and body of everything else. `input_log_prob` is what
@@ -56,11 +58,14 @@ class FakeEngineServer:
         context_length: int = 4096,
         max_running: int = 128,
         eos: int | None = None,
+        features: Callable[[str], int] = lambda _image: 1,
         version: str = "0",
+        port: int = 0,
         latency: Latency = INSTANT,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.url = ""
+        self._port = port
         self.requests: list[dict[str, Any]] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.input_log_prob: float | None = None
@@ -68,6 +73,7 @@ class FakeEngineServer:
         self._vocab_size = vocab_size
         self._context_length = context_length
         self._eos = frozenset() if eos is None else frozenset({eos})
+        self._features = features
         self._latency = latency
         self._sleep = sleep
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
@@ -128,7 +134,7 @@ class FakeEngineServer:
         app.router.add_post("/{control}", self._control)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
@@ -182,6 +188,7 @@ class FakeEngineServer:
             prompt=body["input_ids"],
             max_new_tokens=sampling.get("max_new_tokens", 128),
             stop_token_ids=self._eos | frozenset(sampling.get("stop_token_ids") or ()),
+            image_tokens=sum(self._features(image) - 1 for image in body.get("image_data") or ()),
         )
         if refusal := self._refuse(request):
             return _answer({"error": {"message": refusal}}, 400)
@@ -204,7 +211,7 @@ class FakeEngineServer:
         return _answer(result)
 
     def _refuse(self, request: FakeRequest) -> str | None:
-        total = len(request.prompt) + request.max_new_tokens
+        total = request.length + request.max_new_tokens
         if total > self._context_length:
             return f"{total} tokens requested, the context has {self._context_length}"
         if request.rid in self._live:

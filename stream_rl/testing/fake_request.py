@@ -31,18 +31,27 @@ INSTANT = Latency()
 
 @dataclass(eq=False, slots=True)
 class FakeRequest:
-    """One request: what was asked, and what has been written so far."""
+    """One request: what was asked, and what has been written so far.
+
+    `image_tokens` is what its images are to the model beyond the one placeholder that each has in `prompt`.
+    """
 
     rid: str
     prompt: list[int]
     max_new_tokens: int
     stop_token_ids: frozenset[int]
+    image_tokens: int = 0
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     finish_reason: str = "length"
     queue_seconds: float = 0.0
     task: asyncio.Task[None] | None = None
+
+    @property
+    def length(self) -> int:
+        """Of the prompt, in tokens of the model."""
+        return len(self.prompt) + self.image_tokens
 
     def result(self, version: str) -> dict[str, Any]:
         """The server's answer; `version` is named when no token was written."""
@@ -58,7 +67,7 @@ class FakeRequest:
             "queue_time": self.queue_seconds,
         }
         if self.finish_reason != "abort" or self.tokens:
-            meta |= {"prompt_tokens": len(self.prompt), "cached_tokens": 0}
+            meta |= {"prompt_tokens": self.length, "cached_tokens": 0}
         return {"output_ids": self.tokens, "meta_info": meta}
 
     def _spans(self) -> list[dict[str, Any]]:

@@ -69,6 +69,19 @@ async def test_stop_tokens_and_length_end_a_request(http: aiohttp.ClientSession)
     assert (by_length["output_ids"], by_length["meta_info"]["finish_reason"]["type"]) == ([5], "length")
 
 
+@pytest.mark.parametrize(("room", "status"), [(13, 200), (12, 400)])
+async def test_images_are_counted_as_what_they_are_to_the_model(
+    http: aiohttp.ClientSession, room: int, status: int
+) -> None:
+    async with FakeEngineServer(scripted([7, 4]), vocab_size=VOCAB, context_length=room, features=len) as engine:
+        body = {"input_ids": [1, 9, 2, 9], "image_data": ["abc", "abcde"], "sampling_params": {"max_new_tokens": 3}}
+        async with http.post(engine.url + "/generate", json=body) as answered:
+            answer = await answered.json()
+    assert answered.status == status
+    if status == 200:
+        assert answer["meta_info"]["prompt_tokens"] == 2 + 3 + 5
+
+
 @pytest.mark.parametrize("mode", ["retract", "in_place", "abort"])
 async def test_arrivals_wait_in_every_pause(http: aiohttp.ClientSession, mode: str) -> None:
     async with FakeEngineServer(seeded(0, VOCAB), vocab_size=VOCAB) as engine:
