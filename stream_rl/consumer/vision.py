@@ -65,7 +65,8 @@ class Shown:
         inputs, positions = np.zeros(shape, np.int64), np.zeros((len(self.positions), *shape), np.int64)
         inputs.flat[at] = self.inputs[source]
         positions.reshape(len(positions), -1)[:, at] = self.positions[:, source]
-        images = [int(image) for index in indices for image in np.flatnonzero(self.owners == index)]
+        firsts, ends = np.searchsorted(self.owners, indices), np.searchsorted(self.owners, indices, "right")
+        images = [image for first, end in zip(firsts, ends, strict=True) for image in range(first, end)]
         distinct = list(dict.fromkeys(self.names[image] for image in images))
         number = {name: place for place, name in enumerate(distinct)}
         return ImageBatch(
@@ -120,7 +121,7 @@ class Sight:
         if images is not None and images.order:
             features = base.get_image_features(**images.pixels, return_dict=True)
             placed = {"input_ids": images.inputs, "mm_encoder_outputs": {"image": _in_order(features, images.order)}}
-            return {**placed, "position_ids": images.positions}
+            return {**placed, "position_ids": _along(images.positions)}
         if images is None:
             self._refuse_placeholders(tokens)
         inputs = tokens if images is None else images.inputs
@@ -128,7 +129,7 @@ class Sight:
         nothing = _sum(base.get_image_features(**blank, return_dict=True)) * 0.0
         return {
             "inputs_embeds": base.get_input_embeddings()(inputs) + nothing,
-            "position_ids": positions.expand(self.family.axes, *positions.shape),
+            "position_ids": _along(positions.expand(self.family.axes, *positions.shape)),
         }
 
     def _refuse_placeholders(self, tokens: Tensor) -> None:
@@ -179,6 +180,11 @@ def _starts(sample: Sample, tokens: Ints, family: Family, pixels: Mapping[str, P
         )
     starts: list[int] = places[np.cumsum(counts) - counts].tolist() if len(counts) else []
     return starts
+
+
+def _along(positions: Tensor) -> Tensor:
+    """Positions as models take them: those of a single axis without it."""
+    return positions[0] if len(positions) == 1 else positions
 
 
 def _in_order(features: Any, order: Sequence[int]) -> Any:
