@@ -179,6 +179,8 @@ def _opened(data: bytes) -> Image.Image:
             return Image.open(io.BytesIO(data))
         except UnidentifiedImageError as error:
             raise ImageError(f"{what} is of no known format: it begins with {data[:8]!r}") from error
+        except Image.DecompressionBombError as error:
+            raise ImageError(f"{what} is too large: {error}") from error
 
 
 @contextlib.contextmanager
