@@ -1,9 +1,13 @@
-"""The geometry recipes read rows in the forms in which geo3k is around, by our names of settings and by slime's."""
+"""The geometry recipes read rows in the forms in which geo3k is around, by our names of settings and by slime's.
+
+They pass a dry run, with a tiny model in the place of the one of 2B.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +17,13 @@ import orjson
 import pyarrow
 import pyarrow.parquet
 import pytest
+from command_line import StreamRL
 
 from stream_rl.config import Config
 from stream_rl.envs.geo_multi_turn import prompt
 from stream_rl.producer.prompts import open_prompts
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 COUNT = 3
 
 
@@ -62,14 +67,43 @@ def structs(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("example", "budget"), [("", (3, 4096)), ("_20_turns", (20, 32768))])
+BUDGETS = [("geo3k_qwen3_vl_2b", (3, 4096)), ("geo3k_qwen3_vl_2b_20_turns", (20, 32768))]
+
+
+@pytest.mark.parametrize(("example", "budget"), BUDGETS)
 def test_the_recipes_read_such_rows(example: str, budget: tuple[int, int], tmp_path: Path) -> None:
-    config = Config.load(EXAMPLES / f"geo3k_qwen3_vl_2b{example}.yaml", [f"data.path={data_urls(tmp_path)}"])
+    config = Config.load(EXAMPLES / f"{example}.yaml", [f"data.path={data_urls(tmp_path)}"])
     assert (config.rollout.max_turns, config.rollout.max_response_len) == budget
     row = open_prompts(config, SimpleNamespace(prompt=None), SimpleNamespace()).row(0)
     (message,) = row.prompt
     assert [part["type"] for part in message["content"]] == ["image", "text"]
     assert row.label in {answer for _, answer, _ in rows()}
+
+
+@pytest.mark.parametrize("tiny_vlm", ["tiny-vlm"], indirect=True)
+@pytest.mark.parametrize("write", [None, data_urls, structs])
+@pytest.mark.parametrize("example", [name for name, _ in BUDGETS])
+def test_a_dry_run_finds_nothing_wrong(
+    stream_rl: StreamRL, tiny_vlm: Path, example: str, write: Any, tmp_path: Path
+) -> None:
+    data = [] if write is None else [f"data.path={write(tmp_path)}"]
+    mine = [f"run={tmp_path / 'run'}", f"model.path={tiny_vlm}", *data]
+    answer = stream_rl("train", EXAMPLES / f"{example}.yaml", *mine, "--dry-run")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("ready: ")
+
+
+@pytest.mark.parametrize("tiny_vlm", ["tiny-vlm"], indirect=True)
+@pytest.mark.parametrize("example", [name for name, _ in BUDGETS])
+def test_a_dry_run_names_the_row_whose_image_is_none(
+    stream_rl: StreamRL, tiny_vlm: Path, example: str, tmp_path: Path
+) -> None:
+    path = data_urls(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"base64,iVBOR", b"base64,AAAAA"))
+    mine = [f"run={tmp_path / 'run'}", f"model.path={tiny_vlm}", f"data.path={path}"]
+    answer = stream_rl("train", EXAMPLES / f"{example}.yaml", *mine, "--dry-run")
+    assert answer.code == 2
+    assert re.search(r"row \d of data\.path: an image of \d+ bytes is of no known format", answer.err)
 
 
 @pytest.mark.parametrize("write", [data_urls, structs])
