@@ -142,10 +142,10 @@ class ChatEncoder:
 
         Raises:
             ModelError: this template cannot be appended to, with the reason.
+            ImageError: there is an image, and the model reads text only.
         """
         try:
             key = orjson.dumps(messages, default=str)
-            ImageError: there is an image, and the model reads text only.
         except TypeError as error:
             raise ModelError(f"a message is no JSON: {error}") from error
         find = self._remembered if len(key) <= REMEMBERED_CHARACTERS else self._delta_of_json

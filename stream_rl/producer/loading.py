@@ -215,7 +215,7 @@ async def check_rollout(config: Config) -> None:
     pictured = [] if rollout.chat.eyes is not None else _first_with_images(prompts)
     for row in [*pictured, *prompts.longest(LONGEST_TRIED)]:
         try:
-            await rollout.show_prompt(long)
+            await rollout.show_prompt(row)
         except ImageError as error:
             raise DataError(str(error)) from error
 
@@ -225,17 +225,17 @@ def _first_rows(prompts: PromptSource) -> list[PromptRow]:
     return prompts.first_of_each("agent_name") if isinstance(prompts, DatasetPrompts) else [prompts.row(0)]
 
 
-def _check_agent(rollout: Rollout, row: PromptRow) -> None:
-    """A loop must exist, and something must score it."""
-    try:
-        name = rollout.agents.find(row.metadata.get("agent_name")).name
-    except AgentLoadError as error:
 def _first_with_images(prompts: PromptSource) -> list[PromptRow]:
     """Of a dataset, if it has one: a model that reads text only would fail each of its samples."""
     found = prompts.first_with_images() if isinstance(prompts, DatasetPrompts) else None
     return [] if found is None else [found]
 
 
+def _check_agent(rollout: Rollout, row: PromptRow) -> None:
+    """A loop must exist, and something must score it."""
+    try:
+        name = rollout.agents.find(row.metadata.get("agent_name")).name
+    except AgentLoadError as error:
         where = "" if row.number is None else f"row {row.number} of data.path: "
         raise AgentLoadError(f"{where}{error}") from error
     if name == SINGLE_TURN and rollout.reward is None:
