@@ -20,8 +20,8 @@ class TemplateReport(Protocol):
         """The kinds of observations ("user", "tool", "tools") that it cannot take, and why."""
 
     @property
-    def tools_shown(self) -> bool | None:
-        """Whether its prompts show the tools; None without tools."""
+    def tools_shown(self) -> bool:
+        """Whether its prompts show tools that it is given."""
 
 
 class Chat(Protocol):

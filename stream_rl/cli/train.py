@@ -44,12 +44,14 @@ def train(
     config = Config.load(settings, overrides or ())
     from stream_rl.preflight import preflight  # noqa: PLC0415 - slow to import, and --help needs none of it
 
-    preflight(config, resume=resume)
+    template = preflight(config, resume=resume)
     console = Console()
     if dry_run:
         console.print(
             f"ready: {config.trainer.steps} steps of {config.rollout.groups_per_step} groups into {config.run}"
         )
+    console.print(str(template), highlight=False, markup=False, soft_wrap=True)
+    if dry_run:
         return
     from stream_rl.cli.progress import TrainingProgress  # noqa: PLC0415 - as above
     from stream_rl.launch import train as launch  # noqa: PLC0415 - imports Ray

@@ -13,15 +13,16 @@ from stream_rl.preflight.folder import check_folder
 from stream_rl.preflight.machine import check_machine, check_ports
 from stream_rl.preflight.model import check_model
 from stream_rl.preflight.services import check_engines, check_redis
+from stream_rl.producer.chat_probe import ProbeReport
 from stream_rl.producer.loading import check_rollout
 
 __all__ = ["preflight"]
 
 
-def preflight(config: Config, *, resume: bool = False) -> None:
+def preflight(config: Config, *, resume: bool = False) -> ProbeReport:
     """Checks folder, ports, machine, environment, Redis, model and engines, and makes the first prompt.
 
-    Must be called outside an event loop.
+    Must be called outside an event loop. Returns what the model's chat template can do.
 
     Raises:
         UserError: something the user wrote is wrong; nothing has been started.
@@ -33,4 +34,4 @@ def preflight(config: Config, *, resume: bool = False) -> None:
     asyncio.run(check_redis(config, resume))
     check_model(config)
     asyncio.run(check_engines(config))
-    asyncio.run(check_rollout(config))
+    return asyncio.run(check_rollout(config))

@@ -28,7 +28,7 @@ from stream_rl.multimodal.eyes import Eyes, has_images
 from stream_rl.multimodal.family import load_family
 from stream_rl.producer.chat_content import MARK, ControlTokens, control_spellings
 from stream_rl.producer.chat_delta import SENTINEL, content_text, find_delta
-from stream_rl.producer.chat_probe import ProbeReport, probe
+from stream_rl.producer.chat_probe import ProbeReport, kind_of, probe
 from stream_rl.sample import Int32
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ class ChatEncoder:
         try:
             key = orjson.dumps(messages, default=str)
         except TypeError as error:
+        if reason := self.report.refused.get(kind_of(messages)):
+            raise ModelError(f"{self.name!r} takes no observation of role {messages[0]['role']!r}: {reason}")
             raise ModelError(f"a message is no JSON: {error}") from error
         find = self._remembered if len(key) <= REMEMBERED_CHARACTERS else self._delta_of_json
         close, rest, marked = find(key)
@@ -166,6 +168,10 @@ class ChatEncoder:
     def decode(self, ids: Int32, *, special: bool = False) -> str:
         """Text of generated ids, without special tokens unless asked for."""
         text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
+    def check_delta(self, messages: Sequence[Message]) -> None:
+        """Whether a template can be appended to at all, whatever its report says. Raises as `encode_observation`."""
+        self._delta_of_json(orjson.dumps(messages))
+
         assert isinstance(text, str)
         return text
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from stream_rl.envs.base import Message
 from stream_rl.errors import ModelError
 
-__all__ = ["SENTINEL", "Delta", "content_text", "find_delta"]
+__all__ = ["SENTINEL", "Delta", "assistant_turns", "content_text", "find_delta"]
 
 Render = Callable[[Sequence[Message], bool], str]
 
@@ -52,7 +52,7 @@ def find_delta(
             follows, or drops an observation.
     """
     reason = "it has no form for an assistant turn"
-    for assistant in _assistants(observations):
+    for assistant in assistant_turns(observations):
         messages = [*context, assistant]
         try:
             alone, followed = render(messages, False), render([*messages, *observations], True)
@@ -97,7 +97,8 @@ def _first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 def _check_shown(observations: Sequence[Message], rest: str) -> None:
     for message in observations:
         for text in map(str.strip, _texts(message)):
-            if text not in rest and json.dumps(text)[1:-1] not in rest:
+            written = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+            if not any(form in rest for form in written):
                 raise ModelError(f"the chat template drops observations of role {message['role']!r} in silence")
 
 
@@ -111,8 +112,8 @@ def _texts(message: Message) -> list[str]:
     return [content] if isinstance(content, str) else [part.get("text", "") for part in content]
 
 
-def _assistants(observations: Sequence[Message]) -> Iterator[Message]:
-    """Forms of the dummy's assistant turn, the likeliest to fit first."""
+def assistant_turns(observations: Sequence[Message]) -> Iterator[Message]:
+    """Forms that an assistant's turn before these observations may have, the likeliest to fit first."""
     tools = [message for message in observations if message["role"] == "tool"]
     if tools:
         for content in ({"content": SENTINEL}, {"content": ""}, {"content": None}, {}):

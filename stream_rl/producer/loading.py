@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -32,12 +32,13 @@ from stream_rl.multimodal import Encoded
 from stream_rl.multimodal.eyes import has_images
 from stream_rl.producer.agent_session import AgentSession
 from stream_rl.producer.chat import ChatEncoder, load_chat_encoder
-from stream_rl.producer.chat_probe import probe
+from stream_rl.producer.chat_probe import ProbeReport
 from stream_rl.producer.env_processes import EnvProcesses
 from stream_rl.producer.env_session import EnvSession, Session, Shown
 from stream_rl.producer.env_threads import EnvThreads
 from stream_rl.producer.prompts import DatasetPrompts, PromptRow, PromptSource, open_prompts
 from stream_rl.producer.scoring import Reward, load_reward
+from stream_rl.producer.template_check import check_role, check_template, check_tools
 from stream_rl.producer.world_calls import WorldCalls
 from stream_rl.slime.args import slime_args
 from stream_rl.slime.function import function_loop
@@ -134,10 +135,8 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
         environment = replace(environment, build_env=processes.build_env)
     args = SimpleNamespace(**{**slime_args(config), **config.environment.args, "max_turns": config.rollout.max_turns})
     chat = load_chat_encoder(config.model, config.multimodal)
-    report = probe(chat, _tools(config.model))
-    logger.info("%s", report)
-    if config.rollout.max_turns > 1 and (reason := report.refused.get("user")):
-        raise ModelError(f"{reason} ({chat.name}): set model.chat_template to one that can, or rollout.max_turns to 1")
+    logger.info("%s", chat.report)
+    check_template(config, chat.report)
     return Rollout(
         config=config,
         environment=environment,
@@ -145,6 +144,7 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
         chat=chat,
         prompts=open_prompts(config, environment, args, held_out=held_out),
         threads=EnvThreads(config.environment.executor_threads),
+    check_tools(config.model)
         agents=Agents(config.rollout.agents, agent, function_loop),
         reward=load_reward(config.environment, chat),
         sampling_params=_sampling_params(config, held_out=held_out),
@@ -175,16 +175,6 @@ def _default_agent(config: Config, *, held_out: bool) -> str:
     return (config.evaluation.agent or trained) if held_out else trained
 
 
-def _tools(config: ModelConfig) -> Sequence[Mapping[str, Any]]:
-    tools = config.template_args.get("tools") or ()
-    try:
-        return [tool for tool in tools if isinstance(tool["function"]["name"], str)]
-    except (TypeError, KeyError) as error:
-        raise ModelError(
-            "model.template_args.tools must be a list of tool schemas, {type: function, function: {name: ...}}"
-        ) from error
-
-
 def load_vocab_size(config: ModelConfig) -> int:
     """Rows of the model's embedding: ids beyond them would kill an engine. Raises ModelError."""
     from transformers import AutoConfig  # noqa: PLC0415 - seconds to import: only processes that need it pay
@@ -196,7 +186,7 @@ def load_vocab_size(config: ModelConfig) -> int:
         raise ModelError(f"model.path={config.path!r} has no config that loads: {reason}") from error
 
 
-async def check_rollout(config: Config) -> None:
+async def check_rollout(config: Config) -> ProbeReport:
     """Tries what a run would do first: loads everything, builds an environment, encodes its prompt and the longest.
 
     Raises:
@@ -211,6 +201,8 @@ async def check_rollout(config: Config) -> None:
         if config.evaluation.episodes:
             Agents(config.rollout.agents, _default_agent(config, held_out=True), function_loop).find(None)
     finally:
+    Returns what the chat template can do.
+
         rollout.close()
     pictured = [] if rollout.chat.eyes is not None else _first_with_images(prompts)
     for row in [*pictured, *prompts.longest(LONGEST_TRIED)]:
@@ -229,6 +221,7 @@ def _first_with_images(prompts: PromptSource) -> list[PromptRow]:
     """Of a dataset, if it has one: a model that reads text only would fail each of its samples."""
     found = prompts.first_with_images() if isinstance(prompts, DatasetPrompts) else None
     return [] if found is None else [found]
+    return rollout.chat.report
 
 
 def _check_agent(rollout: Rollout, row: PromptRow) -> None:
@@ -264,3 +257,4 @@ async def _try(rollout: Rollout, row: PromptRow) -> None:
 def _is_pictured(row: PromptRow) -> bool:
     """Whether a dataset's row shows images, so that what is wrong with one is likely its own."""
     return row.number is not None and has_images(row.messages())
+        check_role(rollout.config, rollout.chat.report, observation)

@@ -149,12 +149,13 @@ class TestDelta:
     def test_its_work_does_not_grow_with_what_was_said_before(self, encoder):
         """It never sees the conversation, and a repeated observation is not rendered again."""
         chat = encoder(CHATML)
+        assert not chat.report.refused
         rendered = []
         render, chat.render = chat.render, lambda *given: rendered.append(given) or render(*given)
         for _ in range(50):
             chat.encode_observation([user("higher")], np.array([42], np.int32))
 
-        assert len(rendered) == 3, "the delta's two, and one to know the template's control tokens"
+        assert len(rendered) == 2, "those of one delta"
         assert max(len(messages) for messages, _ in rendered) == 3
 
     @pytest.mark.parametrize(

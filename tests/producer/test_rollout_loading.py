@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollouts import ScriptedEngines, play, replies
 
-from stream_rl.errors import AgentLoadError, ConfigError, EnvironmentLoadError
+from stream_rl.errors import AgentLoadError, ConfigError, EnvironmentLoadError, ModelError
 from stream_rl.producer.env_session import EnvSession
 from stream_rl.producer.loading import check_rollout, load_rollout
+from stream_rl.sample import StopReason
 
 
 @pytest.fixture
@@ -81,3 +83,70 @@ async def test_an_evaluation_loop_that_is_none_is_refused_too(config) -> None:
 def test_args_have_the_settings_by_slimes_names_and_the_environments_own(config) -> None:
     args = load_rollout(config(**{"environment.args": {"backend": "local"}, "rollout.max_turns": 3})).args
     assert (args.max_turns, args.backend, args.n_samples_per_prompt, args.partial_rollout) == (3, "local", 2, False)
+
+
+CHATML = "{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+DROPS_TOOLS = "{% for m in messages if m.role != 'tool' %}<|im_start|>" + CHATML + "{% endfor %}" + PROMPT
+RAISES_ON_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}<|im_start|>"
+    + CHATML + "{% endfor %}" + PROMPT
+)  # fmt: skip
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> Any:
+    """`template(text)`: settings with this chat template."""
+
+    def write(text: str) -> dict[str, Any]:
+        (tmp_path / "chat.jinja").write_text(text)
+        return {"model.chat_template": str(tmp_path / "chat.jinja")}
+
+    return write
+
+
+async def test_an_environment_that_begins_in_a_role_that_cannot_be_appended_is_refused(config, template) -> None:
+    settings = {"environment.path": "tool_role_env", "environment.args": {"first": "higher"}}
+    await check_rollout(config(**settings))
+    with pytest.raises(EnvironmentLoadError, match=r"'tool_role_env' shows .* role 'tool', and .* drops observations"):
+        await check_rollout(config(**settings, **template(DROPS_TOOLS)))
+
+
+async def test_one_that_only_goes_on_so_fails_its_sample_by_name(rollout, template) -> None:
+    settings = {"environment.path": "tool_role_env", "environment.args": {"first": ""}}
+    loaded = rollout(**settings, **template(DROPS_TOOLS))
+    sample, journal = await play(loaded, ScriptedEngines(replies("4 .")), row=loaded.prompts.row(0))
+    assert journal.failure is not None
+    assert sample.stop_reason is journal.failure[0] is StopReason.ENV_FAILURE
+    assert "takes no observation of role 'tool'" in journal.failure[1]
+
+
+async def test_what_the_template_can_do_is_told(config, template) -> None:
+    report = await check_rollout(config(**template(DROPS_TOOLS)))
+    assert str(report).endswith(
+        ": usable observations: user; tools are not shown to the model; "
+        "tool observations refused: the chat template drops observations of role 'tool' in silence; "
+        "tools observations refused: the chat template drops observations of role 'tool' in silence"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data.system_prompt": "guess"}, r"data\.system_prompt cannot be used, the template raises 'no system'"),
+        (
+            {"model.template_args": {"tools": [{"type": "function", "function": {"name": "guess"}}]}},
+            r"does not show model\.template_args\.tools to the model",
+        ),
+        (
+            {"model.template_args": {"tools": [{"name": "guess"}]}},
+            r"template_args\.tools must be a list of tool schemas",
+        ),
+    ],
+)
+def test_what_the_template_cannot_do_is_refused_where_the_settings_ask_for_it(
+    config, template, settings, message
+) -> None:
+    load_rollout(config(**template(RAISES_ON_SYSTEM)))
+    with pytest.raises(ModelError, match=message):
+        load_rollout(config(**settings, **template(RAISES_ON_SYSTEM)))
