@@ -11,8 +11,9 @@ once the text is in ids, so that a delta is the same whatever its images show.
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,8 @@ __all__ = ["ChatEncoder", "load_chat_encoder"]
 REMEMBERED_DELTAS = 4096
 REMEMBERED_CHARACTERS = 512
 REMEMBERED_TOOL_SETS = 64
+THREADED_CHARACTERS = 4096
+"""Text that takes longer than 5 ms to encode, with real vocabularies: so long the event loop must not stand still."""
 
 
 class _EncodedDelta(NamedTuple):
@@ -112,12 +115,12 @@ class ChatEncoder:
     async def show_prompt(self, messages: Sequence[Message]) -> Encoded:
         """A conversation up to the first generation, with its images. Raises as `encode_prompt`, and ImageError."""
         bare, pictures = await self._read(messages)
-        return self._expanded(self.encode_prompt(bare), pictures)
+        return self._expanded(await _apart(self.encode_prompt, bare), pictures)
 
     async def show_observation(self, messages: Sequence[Message], generated: Int32) -> Encoded:
         """An observation with its images. Raises as `encode_observation`, and ImageError."""
         bare, pictures = await self._read(messages)
-        return self._expanded(self.encode_observation(bare, generated), pictures)
+        return self._expanded(await _apart(self.encode_observation, bare, generated), pictures)
 
     def encode_prompt(self, messages: Sequence[Message]) -> Int32:
         """Ids of a conversation up to the first generation, int32 (p,), with one placeholder for each image.
@@ -144,11 +147,11 @@ class ChatEncoder:
             ModelError: this template cannot be appended to, with the reason.
             ImageError: there is an image, and the model reads text only.
         """
+        if reason := self.report.refused.get(kind_of(messages)):
+            raise ModelError(f"{self.name!r} takes no observation of role {messages[0]['role']!r}: {reason}")
         try:
             key = orjson.dumps(messages, default=str)
         except TypeError as error:
-        if reason := self.report.refused.get(kind_of(messages)):
-            raise ModelError(f"{self.name!r} takes no observation of role {messages[0]['role']!r}: {reason}")
             raise ModelError(f"a message is no JSON: {error}") from error
         find = self._remembered if len(key) <= REMEMBERED_CHARACTERS else self._delta_of_json
         close, rest, marked = find(key)
@@ -165,13 +168,13 @@ class ChatEncoder:
             )
         return rest[1:] if ended else rest
 
-    def decode(self, ids: Int32, *, special: bool = False) -> str:
-        """Text of generated ids, without special tokens unless asked for."""
-        text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
     def check_delta(self, messages: Sequence[Message]) -> None:
         """Whether a template can be appended to at all, whatever its report says. Raises as `encode_observation`."""
         self._delta_of_json(orjson.dumps(messages))
 
+    def decode(self, ids: Int32, *, special: bool = False) -> str:
+        """Text of generated ids, without special tokens unless asked for."""
+        text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
 
@@ -231,6 +234,13 @@ class ChatEncoder:
         pieces = text.split(MARK) if marked else [text]
         ids = [token for piece in pieces for token in self._tokenizer.encode(piece, add_special_tokens=False)]
         return np.array(ids, np.int32)
+
+
+async def _apart(encode: Callable[..., Int32], messages: Sequence[Message], *generated: Int32) -> Int32:
+    """Encodes messages, in a thread where there is much to encode."""
+    if sum(len(content_text(message)) for message in messages) < THREADED_CHARACTERS:
+        return encode(messages, *generated)
+    return await asyncio.to_thread(encode, messages, *generated)
 
 
 def load_chat_encoder(config: ModelConfig, multimodal: MultimodalConfig | None = None) -> ChatEncoder:

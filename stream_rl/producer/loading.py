@@ -96,7 +96,8 @@ class Rollout:
         """A prompt and the first observation; an agent loop has them in ids already.
 
         Raises:
-            DataError: no room is left for a response within `rollout.max_context_len`.
+            DataError: the prompt alone leaves no room for a response within `rollout.max_context_len`.
+            EnvFatalError: it leaves none with the first observation.
             ModelError: the chat template refuses the messages.
             ImageError: an image cannot be read; the message names the dataset's row that shows images.
         """
@@ -111,12 +112,23 @@ class Rollout:
                 if not _is_pictured(row):
                     raise
                 raise ImageError(f"row {row.number} of data.path: {error}") from error
-        if (length := len(shown.tokens)) >= (limit := self.config.rollout.max_context_len):
-            raise DataError(
-                f"a prompt of {length} tokens leaves no room within rollout.max_context_len={limit}: "
-                f"raise it, or leave the prompt out ({str(row.prompt)[:60]!r})"
-            )
+        if len(shown.tokens) >= self.config.rollout.max_context_len:
+            await self._refuse_length(row, len(shown.tokens))
         return shown
+
+    async def _refuse_length(self, row: PromptRow, length: int) -> None:
+        """What an environment or a loop adds is its own episode's matter, unless the prompt is too long without it."""
+        limit = self.config.rollout.max_context_len
+        alone = len((await self.chat.show_prompt(row.messages(self.config.data.system_prompt))).tokens)
+        if alone < limit:
+            raise EnvFatalError(
+                f"a prompt of {alone} tokens has {length} with what is shown first, which leaves no room within "
+                f"rollout.max_context_len={limit}"
+            )
+        raise DataError(
+            f"a prompt of {alone} tokens leaves no room within rollout.max_context_len={limit}: "
+            f"raise it, or leave the prompt out ({str(row.prompt)[:60]!r})"
+        )
 
 
 def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
@@ -134,6 +146,7 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
     if (processes := _processes(config.environment)) is not None:
         environment = replace(environment, build_env=processes.build_env)
     args = SimpleNamespace(**{**slime_args(config), **config.environment.args, "max_turns": config.rollout.max_turns})
+    check_tools(config.model)
     chat = load_chat_encoder(config.model, config.multimodal)
     logger.info("%s", chat.report)
     check_template(config, chat.report)
@@ -144,7 +157,6 @@ def load_rollout(config: Config, *, held_out: bool = False) -> Rollout:
         chat=chat,
         prompts=open_prompts(config, environment, args, held_out=held_out),
         threads=EnvThreads(config.environment.executor_threads),
-    check_tools(config.model)
         agents=Agents(config.rollout.agents, agent, function_loop),
         reward=load_reward(config.environment, chat),
         sampling_params=_sampling_params(config, held_out=held_out),
@@ -189,6 +201,8 @@ def load_vocab_size(config: ModelConfig) -> int:
 async def check_rollout(config: Config) -> ProbeReport:
     """Tries what a run would do first: loads everything, builds an environment, encodes its prompt and the longest.
 
+    Returns what the chat template can do.
+
     Raises:
         UserError: whatever of it does not work, named by its setting.
     """
@@ -201,8 +215,6 @@ async def check_rollout(config: Config) -> ProbeReport:
         if config.evaluation.episodes:
             Agents(config.rollout.agents, _default_agent(config, held_out=True), function_loop).find(None)
     finally:
-    Returns what the chat template can do.
-
         rollout.close()
     pictured = [] if rollout.chat.eyes is not None else _first_with_images(prompts)
     for row in [*pictured, *prompts.longest(LONGEST_TRIED)]:
@@ -210,6 +222,7 @@ async def check_rollout(config: Config) -> ProbeReport:
             await rollout.show_prompt(row)
         except ImageError as error:
             raise DataError(str(error)) from error
+    return rollout.chat.report
 
 
 def _first_rows(prompts: PromptSource) -> list[PromptRow]:
@@ -221,7 +234,6 @@ def _first_with_images(prompts: PromptSource) -> list[PromptRow]:
     """Of a dataset, if it has one: a model that reads text only would fail each of its samples."""
     found = prompts.first_with_images() if isinstance(prompts, DatasetPrompts) else None
     return [] if found is None else [found]
-    return rollout.chat.report
 
 
 def _check_agent(rollout: Rollout, row: PromptRow) -> None:
@@ -243,6 +255,7 @@ async def _try(rollout: Rollout, row: PromptRow) -> None:
     try:
         await session.build()
         observation, _ = await session.reset()
+        check_role(rollout.config, rollout.chat.report, observation)
         await rollout.show_prompt(row, observation)
     except (EnvInfraError, EnvFatalError) as error:
         if isinstance(error, ImageError) and _is_pictured(row):
@@ -257,4 +270,3 @@ async def _try(rollout: Rollout, row: PromptRow) -> None:
 def _is_pictured(row: PromptRow) -> bool:
     """Whether a dataset's row shows images, so that what is wrong with one is likely its own."""
     return row.number is not None and has_images(row.messages())
-        check_role(rollout.config, rollout.chat.report, observation)
