@@ -4,7 +4,8 @@
     loop        run ─ generate() ──────┘ act, observe, generate() ──┘       return: the episode ends
 
 So a loop needs no way of its own to be resumed, budgeted, committed or fenced. Results of `once` are recorded with the
-turn in which they came; of a try that failed they are kept here, so that the next try does not call again.
+turn in which they came; of a try that failed they are kept here, so that the next try does not call again. A death
+before the commit loses them: those calls are made again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
         └────► no call: the plain answer ends the episode
 
 Its settings are `environment.args.tool_agent`, a `ToolAgentSettings`. It comes back as its tools do: of tools that keep
-nothing the results are recorded, so none is called again; tools with a state bring it back in their own way.
+nothing the results are recorded with each turn's commit, and no call of a committed turn is made again; tools with a
+state bring it back in their own way. A call whose process dies before the commit is made again.
 """
 
 from __future__ import annotations
