@@ -33,7 +33,7 @@ IMAGES = [[2, 3], [1, 2]]
 def run(tiny_vlm: Path, tmp_path: Path, buffer_url: str) -> Run:
     torch.set_num_threads(1)
     tree = {
-        "run": str(tmp_path / "seeing"), "model": {"path": str(tiny_vlm)}, "environment": {"path": "guess_number"},
+        "run": str(tmp_path / tiny_vlm.name), "model": {"path": str(tiny_vlm)}, "environment": {"path": "guess_number"},
         "rollout": {"groups_per_step": 2, "group_size": 2},
         "trainer": {"steps": 1, "learning_rate": 0.01, "device": "cpu", "collective_timeout": 60.0},
     }  # fmt: skip
@@ -75,11 +75,10 @@ def by_hand(run: Run, groups: list[Group], frames: Frames, folder: Path, *, sees
         return gather(policy, torch.float32)
 
 
-@pytest.mark.parametrize("tiny_vlm", ["tiny-vlm"], indirect=True)
 def test_images_of_every_turn_reach_the_weights(run: Run, tiny_vlm: Path, tmp_path: Path) -> None:
     family = load_family(str(tiny_vlm))
     assert family is not None
-    frames = Frames(family, FRAME["qwen3_vl"])
+    frames = Frames(family, FRAME["qwen2_5_vl" if "2.5" in tiny_vlm.name else "qwen3_vl"])
     groups = pictured_groups(frames, IMAGES)
     run.open()
     run.ask(lambda buffer: play(buffer, [sample for group in groups for sample in group.samples], frames))
