@@ -33,6 +33,7 @@ StreamRLError
     ├── ImageMismatch         a sample has another number of placeholders than its images have features
     ├── NoTrainableBatch      many completions in a row, yet no batch could be formed
     ├── TrainerSuperseded     a newer trainer has claimed the run
+    ├── RankLost              another rank of the trainer ended, or did not answer in time: that one has the cause
     └── RepeatedDeaths        a process died several times without progress between the deaths
 """
 
@@ -41,7 +42,7 @@ __all__ = [
     "BufferUnavailable", "ConfigError", "CorruptRecord", "DataError", "EngineError", "EngineRejected",
     "EngineUnavailable", "EnvError", "EnvFatalError", "EnvInfraError", "EnvironmentLoadError", "ImageError",
     "ImageMismatch", "ImageMissing", "JournalMismatch", "LeaseLost", "LedgerMismatch", "ModelError",
-    "NoTrainableBatch", "ProcessDied", "PromptMismatch", "RecordsLost", "RepeatedDeaths", "StreamRLError",
+    "NoTrainableBatch", "ProcessDied", "PromptMismatch", "RankLost", "RecordsLost", "RepeatedDeaths", "StreamRLError",
     "TrainerSuperseded", "TrainingError", "UserError", "WeightUpdateFailed",
 ]  # fmt: skip
 
@@ -205,6 +206,10 @@ class NoTrainableBatch(TrainingError):
 
 class TrainerSuperseded(TrainingError):
     """Another trainer has claimed the run; this one must stop."""
+
+
+class RankLost(TrainingError):
+    """Another rank ended, or did not answer within `trainer.collective_timeout`: the cause is that rank's."""
 
 
 class RepeatedDeaths(TrainingError):

@@ -21,9 +21,10 @@ from ray.exceptions import RayError, RayTaskError
 from stream_rl.buffer import EmbeddedServer, TrajectoryBuffer
 from stream_rl.config import Config
 from stream_rl.engine.ports import HOST, free_port
-from stream_rl.errors import ConfigError, NoTrainableBatch, ProcessDied, UserError
+from stream_rl.errors import ConfigError, NoTrainableBatch, ProcessDied, RankLost, UserError
 from stream_rl.metrics.logs import log_formatter
 from stream_rl.producer.prompts import prompt_basis
+from stream_rl.rank_failures import all_ranks
 from stream_rl.recording import Progress
 from stream_rl.run_lock import run_lock
 from stream_rl.supervision import Supervisor
@@ -133,7 +134,7 @@ class RayProcesses:
             await _result(actor.run)
 
     async def trainer(self) -> None:
-        """Runs each rank in an actor; the first rank that dies names the cause, and all end with it."""
+        """Runs each rank in an actor; all end with the first, and what is raised is what ended that one."""
         config, url = self._config, self._buffer_url
         gpus = 0.0 if config.trainer.device == "cpu" else self._gpus
         init_method = f"tcp://{HOST}:{free_port()}"
@@ -142,7 +143,7 @@ class RayProcesses:
                 await ranks.enter_async_context(_actor(TrainerProcess, config, rank, init_method, url, gpus=gpus))
                 for rank in range(config.trainer.world_size)
             ]
-            await asyncio.gather(*[_result(actor.run) for actor in actors])
+            await all_ranks([_result(actor.run) for actor in actors])
 
     async def evaluation(self, engine_id: str | None = None) -> float:
         """Plays the held-out episodes in an actor of their own; on that pinned engine, or on all."""
@@ -263,13 +264,13 @@ async def _result(method: Any, *arguments: Any) -> Any:
     """Awaits an actor's method.
 
     Raises:
-        UserError, NoTrainableBatch: as the actor raised them.
+        UserError, NoTrainableBatch, RankLost: as the actor raised them.
         ProcessDied: the actor raised anything else, or is gone.
     """
     try:
         return await method.remote(*arguments)
     except RayTaskError as error:
-        if isinstance(error.cause, UserError | NoTrainableBatch):
+        if isinstance(error.cause, UserError | NoTrainableBatch | RankLost):
             raise error.cause from None
         raise ProcessDied(f"{type(error.cause).__name__}: {error.cause}") from error
     except RayError as error:

@@ -181,8 +181,8 @@ class Supervisor:
                 if self._ending:
                     logger.warning("%s ended while the run was ending: %s", name, death)
                     return None
-                logger.error("%s died", name, exc_info=death)
                 cause = str(death).partition("\n")[0]
+                logger.error("%s died: %s", name, cause, exc_info=death)
                 self._progress.say(f"{name} died, bringing it back: {cause}")
                 self._deaths.spend(kind, self._recorder.ledger_steps, cause)
                 await self._buffer.count_recovery(kind)

@@ -2,7 +2,7 @@
 
 Control data goes over gloo on the CPU beside whatever backend carries the shards. One rank is a group of one: there is
 a single code path. A rank that fails leaves the group, which closes its connections, so that the others fail in their
-next collective at once and not after `trainer.collective_timeout`.
+next collective at once and not after `trainer.collective_timeout`: with RankLost, since the cause is not theirs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from stream_rl.consumer.batching import Floats
+from stream_rl.errors import RankLost
 
 __all__ = ["all_max", "all_sum", "barrier", "broadcast", "process_group"]
 
@@ -29,6 +30,9 @@ def process_group(rank: int, world_size: int, init_method: str, device: torch.de
         rank, world_size, init_method: as torch.distributed wants them.
         device: where the shards live; CUDA adds NCCL.
         timeout: seconds that a collective may take before it raises.
+
+    Raises:
+        RankLost: the block was left by a collective's failure.
     """
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     if device.type == "cuda":
@@ -38,6 +42,10 @@ def process_group(rank: int, world_size: int, init_method: str, device: torch.de
     )
     try:
         yield
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):  # gloo's own have no class, but name its files
+            raise RankLost(f"another rank ended before, or did not answer within {timeout:g} s: {error}") from error
+        raise
     finally:
         dist.destroy_process_group()
 
