@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer.batching import flatten, mini_batch_groups
 from stream_rl.consumer.loading import load_policy
-from stream_rl.consumer.model import full_tensors
+from stream_rl.consumer.model import full_tensors, log_probs_alone
 from stream_rl.consumer.update import UpdateFigures, Updater
 from stream_rl.sample import Group
 
@@ -68,6 +70,28 @@ def step(
     figures = updater.step(samples, step=10)
     handle.remove()
     return figures, gradients, weights
+
+
+def token_log_probs(updater: Updater, groups: list[Group]) -> dict[tuple[int, int], NDArray[np.float32]]:
+    """Of every sample (group, index) the log-probs of its trained tokens, in order, as a step computes them."""
+    samples = flatten(groups, trainer_version=9, max_staleness=4)
+    found = np.full(len(samples.tokens), np.nan, np.float32)
+    (passes,) = updater._passes([samples])
+    for batch, log_probs in zip(passes, log_probs_alone(updater.policy, passes), strict=True):
+        found[batch.places] = log_probs
+    assert np.array_equal(~np.isnan(found), samples.carries_loss)
+    names = [(sample.group_index, sample.index) for group in groups for sample in group.samples]
+    pieces = np.split(found, np.cumsum(samples.lengths))
+    return {name: piece[~np.isnan(piece)] for name, piece in zip(names, pieces, strict=False)}
+
+
+def assert_same_tokens(
+    found: dict[tuple[int, int], NDArray[np.float32]], wanted: dict[tuple[int, int], NDArray[np.float32]]
+) -> None:
+    """Each token's log-prob within 1e-5 nats."""
+    assert found.keys() == wanted.keys()
+    for name, log_probs in wanted.items():
+        np.testing.assert_allclose(found[name], log_probs, atol=1e-5, rtol=0, err_msg=str(name))
 
 
 def assert_same(found: Tensors, wanted: Tensors, tolerance: float = 1e-5) -> None:
