@@ -11,6 +11,7 @@ owner/name                         a dataset of the Hugging Face hub, through it
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from array import array
@@ -48,6 +49,9 @@ class Rows(Protocol):
 
     def column(self, name: str) -> Iterator[Any]:
         """One field of every row in order, MISSING where a row has none. Raises DataError."""
+
+    def counts(self, name: str) -> Iterator[int]:
+        """How many values one field of every row holds, in order: of a list its length, 0 of none. Raises DataError."""
 
     def place(self, number: int) -> str:
         """The row as a user finds it: its file, and its number from 1."""
@@ -126,6 +130,11 @@ class JsonLineRows:
         for number in range(len(self)):
             yield self[number].get(name, MISSING)
 
+    def counts(self, name: str) -> Iterator[int]:
+        """See Rows."""
+        for value in self.column(name):
+            yield len(value) if isinstance(value, list) else int(value is not None and value is not MISSING)
+
     def place(self, number: int) -> str:
         """See Rows."""
         return f"line {self._lines[number]} of data.path={self.files[0]!r}"
@@ -148,12 +157,28 @@ class ArrowRows:
 
     def column(self, name: str) -> Iterator[Any]:
         """See Rows."""
+        for batch in self._batches(name):
+            yield from itertools.repeat(MISSING, len(self)) if batch is None else batch.to_pylist()
+
+    def counts(self, name: str) -> Iterator[int]:
+        """See Rows: what the values are is not read, images may be large."""
+        import pyarrow.compute  # noqa: PLC0415 - as below
+
+        for batch in self._batches(name):
+            if batch is None:
+                yield from itertools.repeat(0, len(self))
+            elif pyarrow.types.is_list(batch.type) or pyarrow.types.is_large_list(batch.type):
+                yield from pyarrow.compute.list_value_length(batch).fill_null(0).to_pylist()
+            else:
+                yield from map(int, batch.is_valid().to_pylist())
+
+    def _batches(self, name: str) -> Iterator[Any]:
+        """A column in Arrow's form, some rows after the other; None alone if there is none of that name."""
         if name not in self._dataset.column_names:
-            yield from (MISSING for _ in range(len(self)))
+            yield None
             return
-        batches = self._dataset.select_columns([name]).with_format("arrow").iter(ROWS_PER_BATCH)
-        for batch in batches:
-            yield from batch.column(0).to_pylist()
+        for batch in self._dataset.select_columns([name]).with_format("arrow").iter(ROWS_PER_BATCH):
+            yield batch.column(0)
 
     def place(self, number: int) -> str:
         """See Rows."""

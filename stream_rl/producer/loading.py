@@ -216,8 +216,7 @@ async def check_rollout(config: Config) -> ProbeReport:
             Agents(config.rollout.agents, _default_agent(config, held_out=True), function_loop).find(None)
     finally:
         rollout.close()
-    pictured = [] if rollout.chat.eyes is not None else _first_with_images(prompts)
-    for row in [*pictured, *prompts.longest(LONGEST_TRIED)]:
+    for row in [*_pictured(prompts, sees=rollout.chat.eyes is not None), *prompts.longest(LONGEST_TRIED)]:
         try:
             await rollout.show_prompt(row)
         except ImageError as error:
@@ -230,9 +229,12 @@ def _first_rows(prompts: PromptSource) -> list[PromptRow]:
     return prompts.first_of_each("agent_name") if isinstance(prompts, DatasetPrompts) else [prompts.row(0)]
 
 
-def _first_with_images(prompts: PromptSource) -> list[PromptRow]:
-    """Of a dataset, if it has one: a model that reads text only would fail each of its samples."""
-    found = prompts.first_with_images() if isinstance(prompts, DatasetPrompts) else None
+def _pictured(prompts: PromptSource, *, sees: bool) -> list[PromptRow]:
+    """Looks through a dataset's images; its first row with any, for a model that does not see. Raises DataError."""
+    if not isinstance(prompts, DatasetPrompts):
+        return []
+    prompts.check_marks()
+    found = None if sees else prompts.first_with_images()
     return [] if found is None else [found]
 
 

@@ -11,7 +11,7 @@ from stream_rl.envs.base import Message
 from stream_rl.errors import DataError
 from stream_rl.multimodal.reading import LONGEST_PATH
 
-__all__ = ["IMAGE_MARK", "with_images"]
+__all__ = ["IMAGE_MARK", "marks_of", "with_images"]
 
 IMAGE_MARK = "<image>"
 
@@ -30,7 +30,7 @@ def with_images(prompt: str | Sequence[Message], images: Any, where: str, folder
     """
     given = [] if images is None else list(images) if isinstance(images, list | tuple) else [images]
     messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    marks = sum(map(_marks, messages))
+    marks = marks_of(messages)
     if marks not in (0, len(given)):
         raise DataError(f"{where} has {marks} marks {IMAGE_MARK} for {len(given)} images")
     if not given:
@@ -43,6 +43,11 @@ def with_images(prompt: str | Sequence[Message], images: Any, where: str, folder
             for number, message in enumerate(messages)
         ]
     return [{**m, "content": _parts(m["content"], left)} if _marks(m) else m for m in messages]
+
+
+def marks_of(prompt: str | Sequence[Message]) -> int:
+    """How many marks text or chat messages have."""
+    return prompt.count(IMAGE_MARK) if isinstance(prompt, str) else sum(map(_marks, prompt))
 
 
 def _marks(message: Message) -> int:

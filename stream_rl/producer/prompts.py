@@ -23,7 +23,7 @@ from stream_rl.envs.loading import EnvironmentModule, PromptGenerator
 from stream_rl.errors import DataError, UserError
 from stream_rl.multimodal.eyes import has_images
 from stream_rl.producer.dataset_rows import MISSING, Rows, digest, open_rows
-from stream_rl.producer.prompt_images import IMAGE_MARK, with_images
+from stream_rl.producer.prompt_images import IMAGE_MARK, marks_of, with_images
 from stream_rl.producer.row_values import not_to_be_kept
 from stream_rl.suggestion import did_you_mean
 
@@ -139,13 +139,16 @@ class DatasetPrompts(PromptSource):
 
     def first_with_images(self) -> PromptRow | None:
         """The first row that shows any, in its messages or in `data.image_field`. Raises DataError."""
-        name = self._config.image_field
-        images = itertools.repeat(None) if name is None else self._rows.column(name)
-        prompts = self._rows.column(self._config.prompt_field)
-        for number, (prompt, shown) in enumerate(zip(prompts, images, strict=False)):
-            if shown not in (None, MISSING, []) or (isinstance(prompt, list) and has_images(_without_nulls(prompt))):
+        for number, prompt, images in self._prompts_and_images():
+            if images or (isinstance(prompt, list) and has_images(prompt)):
                 return self._row(number)
         return None
+
+    def check_marks(self) -> None:
+        """Whether every row has as many images as marks, or no mark. Raises DataError with the first that has not."""
+        for number, prompt, images in self._prompts_and_images() if self._config.image_field else ():
+            if marks_of(prompt) not in (0, images):
+                self._row(number)
 
     def row(self, prompt_index: int) -> PromptRow:
         """The row with this index. Raises DataError: it has other images than marks, or what no record can hold."""
@@ -160,6 +163,13 @@ class DatasetPrompts(PromptSource):
         if (reason := not_to_be_kept(fields)) is not None:
             raise DataError(f"{self._rows.place(number)}: {reason}")
         return PromptRow(prompt, fields.pop(self._config.label_field, None), fields, number + 1)
+
+    def _prompts_and_images(self) -> Iterator[tuple[int, Any, int]]:
+        """Of every row its number, its prompt, and how many images it has in `data.image_field`."""
+        name = self._config.image_field
+        counts = itertools.repeat(0) if name is None else self._rows.counts(name)
+        for number, prompt in enumerate(self._rows.column(self._config.prompt_field)):
+            yield number, _without_nulls(prompt), next(counts)
 
     def _checked_lengths(self) -> Iterator[int]:
         name = self._config.prompt_field

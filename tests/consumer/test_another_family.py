@@ -50,9 +50,9 @@ class Llava:
 
     def __init__(self, processor: Any, config: Any) -> None:
         self._images = processor.image_processor
-        self._features = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
+        self._features: int = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
         self.placeholder: int = config.image_token_id
-        self.forbidden = (self.placeholder,)
+        self.forbidden: tuple[int, ...] = (self.placeholder,)
 
     def tokens_of(self, height: int, width: int) -> int:
         return self._features
@@ -84,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         LlavaForConditionalGeneration(config).save_pretrained(out)
     tokenizer = vlm_tokenizer()
     images = CLIPImageProcessor(size=size, crop_size=size)
-    LlavaProcessor(
+    LlavaProcessor(  # type: ignore[no-untyped-call]
         images,
         tokenizer,
         patch_size=PATCH,
@@ -110,8 +110,8 @@ def known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Llava:
 async def test_ids_are_those_of_its_own_processor(folder: Path, known: Llava) -> None:
     picture = Image.effect_noise((30, 20), 90).convert("RGB")
     content = [{"type": "text", "text": "go"}, {"type": "image", "image": picture}, {"type": "text", "text": "where"}]
-    processor = AutoProcessor.from_pretrained(folder)
-    bare = [{"role": "user", "content": [part if "text" in part else {"type": "image"} for part in content]}]
+    processor = AutoProcessor.from_pretrained(folder)  # type: ignore[no-untyped-call]
+    bare = [{"role": "user", "content": [content[0], {"type": "image"}, content[2]]}]
     text = processor.apply_chat_template(bare, tokenize=False, add_generation_prompt=True)
 
     chat = load_chat_encoder(ModelConfig(path=str(folder)), MultimodalConfig())

@@ -20,7 +20,7 @@ from stream_rl.consumer.vision import NOT_SHOWN
 from stream_rl.models.tiny_vlm import FRAME
 from stream_rl.multimodal.family import load_family
 from stream_rl.multimodal.pixels import Processed
-from stream_rl.sample import Group, Sample
+from stream_rl.sample import Group, Sample, Turn
 
 CPU = torch.device("cpu")
 IMAGES = [[2, 0, 1], [0, 3, 0]]
@@ -98,7 +98,7 @@ def test_log_probs_up_to_it_are_the_models_own_and_its_own_is_that_of_the_id(
         at += len(sample.tokens)
 
 
-def without_last(sample: Sample, ending: list | None = None) -> Sample:
+def without_last(sample: Sample, ending: list[Turn] | None = None) -> Sample:
     """The sample whose last turn is its first id alone, or `ending`."""
     cut = Sample(
         sample.group_index, sample.index, "p", sample.prompt_tokens,

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import orjson
 import picture_env
@@ -18,9 +15,7 @@ from transformers import AutoProcessor
 
 from stream_rl.buffer import codec
 from stream_rl.buffer.records import SampleStart
-from stream_rl.errors import DataError
 from stream_rl.producer.journal import BufferJournal
-from stream_rl.producer.loading import check_rollout
 from stream_rl.producer.prompts import PromptRow
 from stream_rl.producer.samples import rebuild
 from stream_rl.producer.turn_loop import Episode
@@ -202,57 +197,6 @@ class TestWhatTheModelWrites:
         assert (sample.status, sample.stop_reason) == (Status.TRUNCATED, StopReason.IMAGE_PLACEHOLDER)
         assert (journal.turns[-1].finish_reason, sample.reward) == ("placeholder", 0.25), "scored as a cut turn"
         assert len(sample.images) == 1
-
-
-class TestDatasets:
-    @pytest.fixture
-    def rows(self, tmp_path: Path) -> Callable[..., Path]:
-        def write(*rows: dict[str, Any]) -> Path:
-            (tmp_path / "pictures").mkdir(exist_ok=True)
-            for number in range(3):
-                picture_env.picture(number).save(tmp_path / "pictures" / f"{number}.png")
-            (tmp_path / "rows.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
-            return tmp_path / "rows.jsonl"
-
-        return write
-
-    def test_images_stand_where_the_prompt_has_its_marks(self, seeing, rows):
-        path = rows(
-            {"problem": "go <image> where <image>up", "answer": 7, "images": ["pictures/0.png", "pictures/1.png"]}
-        )
-        keys = {"prompt_field": "problem", "label_field": "answer", "image_field": {"image": "images"}}
-
-        row = seeing(data={"path": str(path), **keys}).prompts.row(0)
-
-        parts = row.prompt[0]["content"]
-        assert [part.get("text") for part in parts] == ["go ", None, " where ", None, "up"]
-        assert parts[1]["image"] == str(path.parent / "pictures" / "0.png")
-        assert (row.label, "images" in row.metadata) == (7, False)
-
-    async def test_without_a_mark_they_stand_in_front(self, seeing, rows):
-        path = rows({"prompt": "go", "images": ["pictures/2.png"]})
-        rollout = seeing(**{"data.path": str(path), "data.image_field": "images"})
-
-        shown = await rollout.show_prompt(rollout.prompts.row(0))
-
-        assert shown.names == (image_name((path.parent / "pictures" / "2.png").read_bytes()),)
-
-    async def test_an_image_that_cannot_be_read_names_its_row(self, seeing, rows):
-        path = rows({"prompt": "go", "label": "0 0", "images": ["pictures/9.png"]})
-        rollout = seeing(**{"data.path": str(path), "data.image_field": "images"})
-
-        _, journal = await play(rollout, says())
-
-        assert journal.failure[0] is StopReason.ENV_FAILURE
-        assert "row 1 of data.path: image '" in journal.failure[1]
-        with pytest.raises(DataError, match=r"^row 1 of data\.path: image '.*9\.png' cannot be read"):
-            await check_rollout(rollout.config)
-
-    def test_another_number_of_marks_names_the_row(self, seeing, rows):
-        path = rows({"prompt": "go <image> <image>", "images": ["pictures/0.png"]})
-
-        with pytest.raises(Exception, match=r"line 1 of data\.path=.* has 2 marks <image> for 1 images"):
-            seeing(**{"data.path": str(path), "data.image_field": "images"}).prompts.row(0)
 
 
 async def test_siblings_share_one_picture(seeing):
