@@ -19,6 +19,7 @@ from stream_rl.engine.generation import (
     Generation,
     ImageInputs,
     SamplingParams,
+    check_given,
     check_ids,
     check_read,
     decode_generation,
@@ -111,7 +112,7 @@ class EngineClient:
             EngineRejected: also for an id outside the vocabulary or a request longer than the context.
             EngineUnavailable: also when the engine has been given no weight version yet.
             PromptMismatch: the engine read other tokens than these.
-            EngineError: the answer contradicts itself.
+            EngineError: the answer contradicts itself, has no token, or more than were asked for.
         """
         check_ids(input_ids, self.vocab_size)
         name = rid or uuid.uuid4().hex
@@ -130,6 +131,7 @@ class EngineClient:
         finally:
             del self._attempts_of[name]
         check_read(answer, len(input_ids))
+        check_given(answer, sampling.max_new_tokens)
         return answer
 
     async def abort(self, rid: str, *, timeout: float = CONTROL_SECONDS) -> None:

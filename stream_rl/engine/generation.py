@@ -18,8 +18,8 @@ from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable, Pro
 from stream_rl.sample import Float32, Int32, VersionSpan, WeightVersion
 
 __all__ = [
-    "Generation", "ImageInputs", "RequestOptions", "SamplingParams", "check_ids", "check_read", "decode_generation",
-    "encode_request",
+    "Generation", "ImageInputs", "RequestOptions", "SamplingParams", "check_given", "check_ids", "check_read",
+    "decode_generation", "encode_request",
 ]  # fmt: skip
 
 
@@ -106,6 +106,18 @@ def check_read(generation: Generation, sent: int) -> None:
     if read != sent and (read or generation.finish_reason != "abort"):
         what = f"a prompt of {read} tokens" if read else "a prompt whose length it does not say,"
         raise PromptMismatch(f"the engine read {what} where {sent} were sent")
+
+
+def check_given(generation: Generation, asked: int) -> None:
+    """Whether the engine gave what it was asked for: a token at least, unless it was aborted, and no more than `asked`.
+
+    Raises EngineError: a turn without a token would be one without loss, and one with more would break the budgets.
+    """
+    given = len(generation.tokens)
+    if not given and generation.finish_reason != "abort":
+        raise EngineError(f"the engine ended with {generation.finish_reason!r} and gave no token")
+    if given > asked:
+        raise EngineError(f"the engine gave {given} tokens where {asked} were asked for")
 
 
 def encode_request(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_rl.engine.generation import SamplingParams, check_ids, decode_generation, encode_request
+from stream_rl.engine.generation import SamplingParams, check_given, check_ids, decode_generation, encode_request
 from stream_rl.errors import EngineError, EngineRejected, EngineUnavailable
 from stream_rl.sample import VersionSpan, WeightVersion
 
@@ -50,6 +50,19 @@ def test_a_request_aborted_in_the_queue_is_empty() -> None:
     generation = decode_generation(answer([], finish_reason={"type": "abort", "message": "in queue"}))
     assert (len(generation.tokens), generation.spans, generation.prompt_tokens) == (0, (), 0)
     assert generation.finish_reason == "abort"
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_an_answer_without_a_token_is_none(reason: str) -> None:
+    with pytest.raises(EngineError, match=f"ended with '{reason}' and gave no token"):
+        check_given(decode_generation(answer([], finish_reason={"type": reason})), 4)
+
+
+def test_no_more_tokens_are_taken_than_were_asked_for() -> None:
+    generation = decode_generation(answer([(5, WeightVersion(3))]))
+    check_given(generation, 5)
+    with pytest.raises(EngineError, match="gave 5 tokens where 4 were asked for"):
+        check_given(generation, 4)
 
 
 def test_times_and_counts_are_read() -> None:
