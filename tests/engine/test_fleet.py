@@ -87,6 +87,42 @@ async def test_a_dead_engines_requests_and_sessions_move(
     assert len(living.requests) == 2
 
 
+async def test_an_engine_that_comes_back_at_its_address_is_noticed_and_serves_again(
+    engines: list[FakeEngineServer], prompt: Int32
+) -> None:
+    port = free_port()
+    first = FakeEngineServer(seeded(0, VOCAB), vocab_size=VOCAB, port=port)
+    await first.start()
+    fleet = Fleet(vocab_size=VOCAB, timeout=10.0, pass_over=0.05, attempts=1)
+    await fleet.refresh([("engine-0", first.url), ("engine-1", engines[1].url)])
+    await fleet.generate("s", prompt, SamplingParams(3))
+    await first.stop()
+    await fleet.generate("s", prompt, SamplingParams(3))
+    assert (len(first.requests), len(engines[1].requests)) == (1, 1)
+    async with FakeEngineServer(seeded(0, VOCAB), vocab_size=VOCAB, port=port) as back:
+        assert back.url == first.url
+        async with asyncio.timeout(5):
+            while not back.requests:  # a new session goes to the first of two idle engines, once it is asked again
+                await fleet.generate(f"new {len(engines[1].requests)}", prompt, SamplingParams(3))
+        await fleet.generate("s", prompt, SamplingParams(3))
+        assert len(back.requests) == 1, "a session that moved stays where its prefix is now"
+    await fleet.close()
+
+
+async def test_a_request_outlives_its_only_engine_until_that_comes_back(prompt: Int32) -> None:
+    port = free_port()
+    fleet = Fleet(vocab_size=VOCAB, timeout=10.0, pass_over=0.05, attempts=1)
+    async with FakeEngineServer(seeded(0, VOCAB), vocab_size=VOCAB, port=port) as first:
+        await fleet.refresh([("engine-0", first.url)])
+        first.pause()
+        waiting = asyncio.create_task(fleet.generate("s", prompt, SamplingParams(3)))
+        await first.arrived(1)
+    async with FakeEngineServer(seeded(0, VOCAB), vocab_size=VOCAB, port=port) as back:
+        assert len((await waiting).tokens) == 3
+        assert len(back.requests) == 1
+    await fleet.close()
+
+
 async def test_an_engine_that_leaves_gives_up_its_requests(
     fleet: Fleet, engines: list[FakeEngineServer], prompt: Int32
 ) -> None:
