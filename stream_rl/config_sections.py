@@ -96,7 +96,8 @@ class EnvironmentConfig(Settings):
     executor: Literal["threads", "processes"] = "threads"
     """Where environments run: beside the turn loops, or in processes, for those that compute or hold Python's lock."""
     executor_threads: int = Field(32, gt=0)
-    """Calls of synchronous environments under way at once, each in a thread; fewer for heavy ones."""
+    """Calls of synchronous environments under way at once, each in a thread; fewer for heavy ones. A call that hangs is
+    one of them until its time-out, so more than may hang at once keep the others from waiting for it."""
     executor_processes: int = Field(2, gt=0)
     """With `executor: processes`, how many a producer has; each runs its calls in threads."""
 
