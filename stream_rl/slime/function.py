@@ -70,8 +70,8 @@ class FunctionAgent(AgentLoop):
                 f"{SAMPLE_HAS} images in multimodal_inputs, which would be ignored: show them to the model by "
                 "context.observe, as messages with images"
             )
-        mask, written = sample.loss_mask or [], self.context.written
-        if list(mask[: len(written)]) != written[: len(mask)] or any(mask[len(written) :]):
+        mask, written = [] if sample.loss_mask is None else list(sample.loss_mask), self.context.written
+        if mask[: len(written)] != written[: len(mask)] or any(mask[len(written) :]):
             raise AgentLoadError(
                 f"{SAMPLE_HAS} a loss_mask that would be ignored, as what the model wrote is trained and nothing else: "
                 "leave it out"
@@ -79,7 +79,7 @@ class FunctionAgent(AgentLoop):
 
 
 def _holds_images(inputs: Any) -> bool:
-    return bool(inputs) and any(value is not None for value in dict(inputs).values())
+    return inputs is not None and any(value is not None and len(value) for value in inputs.values())
 
 
 def function_loop(name: str, function: Any) -> Callable[[AgentContext], FunctionAgent]:

@@ -11,6 +11,8 @@ from command_line import StreamRL
 from stream_rl.config import Config
 from stream_rl.models import make_model
 
+pytest.importorskip("mcp.client.stdio")  # it keeps the stderr that it is imported with, and a captured one is no file
+
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))
 SEEING = ("models/tiny-vlm", "Qwen/Qwen3-VL-2B-Instruct")
