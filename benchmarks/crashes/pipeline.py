@@ -90,26 +90,30 @@ async def _train(config: Config, url: str, engine_url: str) -> None:
     checkpoints = Checkpoints(config.folder / "checkpoints")
     async with await TrajectoryBuffer.of(config, url) as buffer, aiohttp.ClientSession(engine_url) as engine:
         claim = await buffer.claim_trainer(checkpoints.ledger, checkpoints.covered)
-        step = checkpoints.newest(at_most=claim.ledger_steps) + 1
+        step, published = checkpoints.newest(at_most=claim.ledger_steps) + 1, -1
         with JsonLines(config.folder / "trained.jsonl") as log:
             while not await _over(buffer, config, step):
+                if step > max(claim.ledger_steps, published + 1):
+                    published = step - 1
+                    await _publish(buffer, engine, WeightVersion(published, claim.incarnation))
                 groups = await _load(buffer, claim, step)
                 if groups is None:
                     await asyncio.sleep(POLL_SECONDS)
                     continue
-                new = step > claim.ledger_steps
-                about = {"step": step, "incarnation": claim.incarnation, "replayed": not new, "time": time.time()}
+                replayed = step <= claim.ledger_steps
+                about = {"step": step, "incarnation": claim.incarnation, "replayed": replayed, "time": time.time()}
                 log.append({**about, **_content(groups)})
                 await asyncio.sleep(TRAIN_SECONDS)
-                if new:
-                    version = WeightVersion(step, claim.incarnation)
-                    update = {"model_path": "none", "weight_version": str(version)}
-                    (await engine.post("/update_weights_from_disk", json=update)).raise_for_status()
-                    await buffer.engine_serving(ENGINE, version)
                 if step % CHECKPOINT_EVERY == 0:
                     await buffer.checkpoints_kept(claim, checkpoints.write(step, buffer.ledger_tail()))
                 step += 1
         await buffer.finish_run()
+
+
+async def _publish(buffer: TrajectoryBuffer, engine: aiohttp.ClientSession, version: WeightVersion) -> None:
+    update = {"model_path": "none", "weight_version": str(version)}
+    (await engine.post("/update_weights_from_disk", json=update)).raise_for_status()
+    await buffer.engine_serving(ENGINE, version)
 
 
 async def _load(buffer: TrajectoryBuffer, claim: TrainerClaim, step: int) -> list[Group] | None:
