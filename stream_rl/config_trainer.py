@@ -141,6 +141,6 @@ class TrainerConfig(Settings):
         if not self.kl_coefficient and (self.kl_in != "loss" or self.reference_path is not None):
             yield f"kl_in={self.kl_in} and reference_path need a kl_coefficient above 0"
         if self.kl_coefficient and (self.kl_in, self.kl_estimator) == ("loss", "k1"):
-            yield "kl_estimator=k1 in the loss has a mean gradient of zero: set kl_in=weighted_loss"
+            yield "kl_estimator=k1 with kl_in=loss has a mean gradient of zero: set kl_in=weighted_loss, or k2 or k3"
         if self.kl_coefficient and (self.kl_in, self.kl_estimator) == ("weighted_loss", "k2"):
-            yield "kl_estimator=k2 has the divergence's gradient unweighted: set kl_in=loss"
+            yield "kl_estimator=k2 with kl_in=weighted_loss has no divergence's gradient: set kl_in=loss, or k1 or k3"

@@ -53,8 +53,14 @@ def test_a_correction_brings_its_papers_bounds(
         ({"kl_in": "reward"}, "need a kl_coefficient"),
         ({"reference_path": "models/other"}, "need a kl_coefficient"),
         ({"kl_in": "weighted_loss"}, "need a kl_coefficient"),
-        ({"kl_coefficient": 0.1, "kl_estimator": "k1"}, "mean gradient of zero"),
-        ({"kl_coefficient": 0.1, "kl_estimator": "k2", "kl_in": "weighted_loss"}, "gradient unweighted"),
+        (
+            {"kl_coefficient": 0.1, "kl_estimator": "k1"},
+            "kl_estimator=k1 with kl_in=loss has a mean gradient of zero: set kl_in=weighted_loss",
+        ),
+        (
+            {"kl_coefficient": 0.1, "kl_estimator": "k2", "kl_in": "weighted_loss"},
+            "kl_estimator=k2 with kl_in=weighted_loss has no divergence's gradient: set kl_in=loss, or k1 or k3",
+        ),
     ],
 )
 def test_a_combination_without_sense_is_refused(given: dict[str, Any], message: str) -> None:
