@@ -1,6 +1,6 @@
 """From groups to flat arrays: which rank trains what, and which tokens carry loss.
 
-    groups of a step ─► mini-batches (by position) ─► ranks (by tokens) ─► micro-batches (micro_batch.py)
+    groups of a step ─► mini-batches (by position) ─► ranks (by bytes) ─► micro-batches (micro_batch.py)
 
 Invariants: the mini-batch of a group depends on its place in the ledger entry alone, never on the rank layout; only
 fresh generated tokens are selected: nothing else can carry loss.
@@ -100,7 +100,10 @@ def share(weights: Sequence[int], ranks: int) -> list[int]:
 
 
 def shard(weights: Sequence[int], mini_batches: int, rank: int, ranks: int) -> list[list[int]]:
-    """The places of a rank's groups among a step's, one list a mini-batch; each mini-batch is shared out by weight."""
+    """The places of a rank's groups among a step's, one list a mini-batch; each mini-batch is shared out by weight.
+
+    Weights are the groups' bytes, not their tokens: docs/trainer.md says how uneven that makes the ranks.
+    """
     shards = []
     for places in mini_batch_groups(range(len(weights)), mini_batches):
         owners = share([weights[place] for place in places], ranks)

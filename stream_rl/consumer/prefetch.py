@@ -2,7 +2,8 @@
 
 Which groups a step trains is chosen when it pulls them, not here: what is read ahead are the groups that it would take
 now, and a load takes of them what the buffer still has as it was. So that every rank reads its own shard only, several
-ranks read ahead once a whole step's groups are complete, and share them out as the load will.
+ranks read ahead once a whole step's groups are complete, and share them out as the load will. Images are left to the
+load.
 """
 
 from __future__ import annotations
