@@ -10,7 +10,7 @@ from typing import Any
 
 from stream_rl.agents.context import current_context
 from stream_rl.agents.handover import Answer
-from stream_rl.errors import EnvFatalError
+from stream_rl.errors import AgentLoadError
 
 __all__ = ["GenerateState", "post"]
 
@@ -28,13 +28,25 @@ async def post(url: str, payload: dict[str, Any], max_retries: int = 60, headers
     """What SGLang's /generate answers to a request of token ids.
 
     Raises:
-        EnvFatalError: the request is text, which would be tokenised anew, or has images.
+        AgentLoadError: the request is text, which would be tokenised anew, has images, or is to be sampled otherwise.
     """
     if payload.get("input_ids") is None:
-        raise EnvFatalError("post needs input_ids: text that is tokenised anew is not what the model wrote")
+        raise AgentLoadError(
+            "a rollout function's post needs input_ids: text that is tokenised anew is not what the model wrote"
+        )
     if payload.get("image_data"):
-        raise EnvFatalError("post cannot send image_data")
-    return _sglang_form(await current_context().generate_from(payload["input_ids"]))
+        raise AgentLoadError(
+            "a rollout function's post cannot send image_data: show images by context.observe, in a loop that calls "
+            "context.generate"
+        )
+    context = current_context()
+    for name, value in context.sampling_params.items():
+        asked = (payload.get("sampling_params") or {}).get(name, value)
+        if name != "max_new_tokens" and asked != value:  # budgets are the turn loop's in any case
+            raise AgentLoadError(
+                f"a rollout function's post asks for {name}={asked}, and the trainer counts on {value}: leave it"
+            )
+    return _sglang_form(await context.generate_from(payload["input_ids"]))
 
 
 def _sglang_form(answer: Answer) -> dict[str, Any]:

@@ -169,6 +169,11 @@ async def placing(args: Any, sample: Sample, sampling_params: dict[str, Any]) ->
     return sample
 
 
+async def posting(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> None:
+    """Asks for what `args.payload` says."""
+    await post("", args.payload)
+
+
 async def retokenising(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     """Forgets what the model wrote."""
     ids = GenerateState(args).tokenizer.encode(sample.prompt)

@@ -236,6 +236,20 @@ async def test_what_would_be_ignored_of_a_returned_sample_is_refused_by_name(loo
 
 
 @pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"text": "guess"}, "post needs input_ids"),
+        ({"input_ids": [1], "image_data": ["iVBO"]}, "cannot send image_data"),
+        ({"input_ids": [1], "sampling_params": {"temperature": 0.5}}, r"asks for temperature=0\.5, .* counts on 1\.0"),
+    ],
+)
+async def test_a_request_that_cannot_be_made_is_refused_by_name(loop, payload, message):
+    loaded = loop("posting", **{"environment.args": {"payload": payload}})
+    with pytest.raises(UserError, match=message):
+        await play(loaded, ScriptedEngines(replies("5 .")), row=row(2))
+
+
+@pytest.mark.parametrize(
     "returned", [{"loss_mask": OWN_MASK}, {"loss_mask": [*OWN_MASK, 0]}, {"multimodal_inputs": {"images": None}}]
 )
 async def test_what_says_the_same_as_is_trained_is_taken(loop, returned):
