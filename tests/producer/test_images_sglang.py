@@ -45,6 +45,8 @@ TURNS = 3
 SEEDED, GREEDY = 1.0, 0.0
 # More than the end token, so that turns of these untrained models end before their limit.
 STOPS = [VLM_WORDS.index(word) for word in ("<|im_end|>", "up", "down", "left", "right", "go")]
+SHORT, LONG = 12, 60
+"""Tokens of a turn; long ones end with the end token alone."""
 RELAYS = 6
 
 _runs = itertools.count()
@@ -54,23 +56,29 @@ Relay = Callable[..., Awaitable[tuple[Rollout, list[Runner]]]]
 
 @pytest.fixture
 async def relay(vlm_sglang, tiny_vlm: Path, tmp_path: Path, server) -> AsyncIterator[Relay]:
-    """`await relay(temperature, chunk, images=2)`: a new run of the same sample, and two producers that may play it."""
+    """`await relay(temperature, chunk, images=2)`: a new run of the same sample, and two producers that may play it.
+
+    `length` is that of the turns, `seed` the run's.
+    """
     url = await serve_version(vlm_sglang.url, tiny_vlm)
     side = FRAME["qwen2_5_vl" if "2.5" in tiny_vlm.name else "qwen3_vl"]
 
-    def config(args: dict[str, Any]) -> Any:
+    def config(length: int, seed: int, args: dict[str, Any]) -> Any:
         return run_config(tmp_path / f"pictures-{next(_runs)}", tiny_vlm, {
             "environment.path": "picture_env", "environment.args": {"side": side, "first": True, **args},
-            "rollout.max_turns": TURNS, "rollout.max_turn_len": 12, "rollout.max_response_len": 900,
-            "rollout.max_context_len": 1000,
+            "rollout.max_turns": TURNS, "rollout.max_turn_len": length, "rollout.max_response_len": 900,
+            "rollout.max_context_len": 1000, "seed": seed,
         })  # fmt: skip
 
     async with AsyncExitStack() as stack:
         loaded: dict[str, Rollout] = {}
 
-        async def begin(temperature: float, chunk: int = 2048, **args: Any) -> tuple[Rollout, list[Runner]]:
-            known = loaded.setdefault(str(args), load_rollout(config(args)))
-            mine = played_so(known, config(args), temperature, STOPS, chunk)
+        async def begin(
+            temperature: float, chunk: int = 2048, length: int = SHORT, seed: int = 0, **args: Any
+        ) -> tuple[Rollout, list[Runner]]:
+            known = loaded.setdefault(f"{seed} {args}", load_rollout(config(length, seed, args)))
+            stops = STOPS if length == SHORT else STOPS[:1]
+            mine = played_so(known, config(length, seed, args), temperature, stops, chunk)
             return mine, await runners(stack, mine, server.url, url, len(VLM_WORDS))
 
         yield begin
@@ -92,36 +100,44 @@ async def test_cut_at_every_token_and_moved_it_is_the_same_trajectory(relay: Rel
         assert_same(sample, whole)
 
 
-async def test_a_prompt_is_read_as_it_was_sent(relay: Relay, blunt_vlm: Path) -> None:
+async def test_a_prompt_is_read_as_it_was_sent_and_its_earlier_turns_from_the_cache(
+    relay: Relay, blunt_vlm: Path
+) -> None:
     """By a server that would read another number of tokens, had it written the prompt out and tokenised it anew."""
     rollout, runners = await relay(SEEDED, images=2)
-    read: list[tuple[int, int]] = []
+    read: list[tuple[int, int, int]] = []
     generate = runners[0].fleet.generate
 
     async def noted(session: str, ids: Any, sampling: Any, **named: Any) -> Any:
         answer = await generate(session, ids, sampling, **named)
-        read.append((len(ids), answer.prompt_tokens))
+        read.append((len(ids), answer.prompt_tokens, answer.cached_tokens))
         return answer
 
     runners[0].fleet.generate = noted  # type: ignore[method-assign]
     whole = await uninterrupted(rollout, runners)
 
     assert len(read) >= TURNS
-    assert all(sent == seen for sent, seen in read)
+    assert all(sent == seen for sent, seen, _ in read)
+    assert all(cached >= before for (before, _, _), (_, _, cached) in itertools.pairwise(read)), read
     text = rollout.chat.decode(whole.tokens, special=True)
     of_server = AutoTokenizer.from_pretrained(blunt_vlm)
     assert len(rollout.chat.tokenizer.encode(text)) == len(whole.tokens) != len(of_server.encode(text))
 
 
 async def test_aborted_at_any_moment_and_moved_it_is_the_same_trajectory(relay: Relay) -> None:
-    whole = await uninterrupted(*await relay(SEEDED, images=1))
     chance = random.Random(7)
+    for seed in range(20):  # a short trajectory is over before anybody aborts it
+        whole = await uninterrupted(*await relay(SEEDED, length=LONG, seed=seed, images=1))
+        if (whole.next_turn, int(whole.loss_mask.sum()) > LONG) == (TURNS, True):
+            break
+    assert int(whole.loss_mask.sum()) > LONG
 
-    places = [await relay(SEEDED, chunk=chance.choice([2, 5, 2048]), images=1) for _ in range(RELAYS)]
+    places = [await relay(SEEDED, chance.choice([2, 5, 2048]), LONG, seed, images=1) for _ in range(RELAYS)]
     ended = await asyncio.gather(*(aborted_at_random(chance, *place) for place in places))
 
     for sample, _ in ended:
         assert_same(sample, whole)
+    assert sum(cuts for _, cuts in ended) >= RELAYS / 2
 
 
 @pytest.mark.parametrize("images", [1, 2, 5])
