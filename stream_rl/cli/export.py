@@ -43,7 +43,7 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder; the run may be live or over.")],
     form: Annotated[Format, typer.Option("--format", help="One JSON object a line, or a Parquet file.")],
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Where to. [default: RUN/export.FORMAT]")
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to.", show_default="RUN/export.FORMAT")
     ] = None,
     retired: Annotated[
         bool, typer.Option("--retired", help="Also what samples.jsonl keeps of samples no longer held: no tokens.")

@@ -35,7 +35,7 @@ def metrics_sd(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 9190,
     once: Annotated[bool, typer.Option("--once", help="Print the targets and end.")] = False,
 ) -> None:
-    """Serve Prometheus's HTTP service discovery: every process of every live run, engines included."""
+    """Serve Prometheus's HTTP service discovery: where each live run shows its metrics, engines included."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder")
     if once:

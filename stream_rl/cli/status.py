@@ -34,7 +34,8 @@ SECONDS_BETWEEN_LOOKS = 1.0
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
     watch: Annotated[
-        bool | None, typer.Option("--watch/--once", help="Keep looking, or look once. [default: watch on a terminal]")
+        bool | None,
+        typer.Option("--watch/--once", help="Keep looking, or look once.", show_default="watch on a terminal"),
     ] = None,
 ) -> None:
     """Show a run: processes, recoveries, groups and samples by state, knobs, versions, rewards."""

@@ -40,7 +40,7 @@ def sweep(  # noqa: PLR0917 - the command's options
         list[str] | None, typer.Option(help="Further settings under a name: 'NAME: KEY=VALUE ...'; may be repeated.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the runs lie. [default: the settings' run folder, and -sweep]")
+        Path | None, typer.Option(help="Where the runs lie.", show_default="the settings' run folder, and -sweep")
     ] = None,
     target: Annotated[float, typer.Option(help="Reward whose first reaching is timed.")] = 0.9,
     at_once: Annotated[int, typer.Option(min=1, help="Runs at a time; more than one where the machine has room.")] = 1,

@@ -40,6 +40,7 @@ def train(
     """Train: engines, producers and trainer, supervised, until the last step.
 
     Ctrl-C commits what is open and writes a checkpoint; the same command with --resume goes on from there.
+    A second one stops at once: then it goes on from the last checkpoint.
     """
     config = Config.load(settings, overrides or ())
     from stream_rl.preflight import preflight  # noqa: PLC0415 - slow to import, and --help needs none of it

@@ -52,13 +52,22 @@ def announce(config: Config, url: str, pid: int) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "status", "report", "make-model", "inspect", "export", "purge", "settings", "metrics", "buffer check",
-     "set", "simulate", "sweep", "dead-letters list", "dead-letters show", "dead-letters requeue"],
+    ["train", "status", "report", "make-model", "inspect", "export", "purge", "settings", "metrics", "metrics-sd",
+     "turns", "buffer check", "set", "simulate", "sweep", "dead-letters list", "dead-letters show",
+     "dead-letters requeue"],
 )  # fmt: skip
 def test_help_teaches_by_example(stream_rl: StreamRL, command: str) -> None:
     answer = stream_rl(*command.split(), "--help")
     assert answer.code == 0
     assert f"stream-rl {command} " in answer.out
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [("status", "watch on a terminal"), ("export", "RUN/export.FORMAT"), ("sweep", "the settings' run folder")],
+)
+def test_help_says_what_holds_without_an_option(stream_rl: StreamRL, command: str, default: str) -> None:
+    assert f"[default: ({default}" in stream_rl(command, "--help").out
 
 
 def test_help_imports_nothing_slow() -> None:
