@@ -5,7 +5,7 @@ or trained. Each has a server of its own, and they take turns, round by round. A
 its decoding, the vision tower and the HTTP of its bytes; an episode's earlier pictures come from the engine's cache.
 
     python benchmarks/image_requests.py            64 episodes at once, a few minutes
-    python benchmarks/image_requests.py --quick    one short round
+    python benchmarks/image_requests.py --quick    one short round, without the third model
 """
 
 from __future__ import annotations
@@ -45,21 +45,22 @@ VERSION = WeightVersion(0)
 class Contender:
     """A model behind its server; `requests_per_second` plays episodes on it."""
 
-    def __init__(self, config: Config, url: str) -> None:
-        self._config, self._url = config, url
+    def __init__(self, config: Config, server: EngineServer) -> None:
+        self._config, self._server = config, server
         self._rollout = load_rollout(config, held_out=True)
 
     async def begin(self) -> None:
-        """Says which version the server's weights are."""
+        """Waits until the server answers, and says which version its weights are."""
+        await asyncio.to_thread(self._server.wait_ready)
         publisher = WeightPublisher()
-        (update,) = await publisher.publish([("engine-0", self._url)], VERSION, Path(self._config.model.path))
+        (update,) = await publisher.publish([("engine-0", self._server.url)], VERSION, Path(self._config.model.path))
         await publisher.close()
         assert update.ok, update.error
 
     async def requests_per_second(self) -> float:
         """Plays all episodes once; each turn is a request."""
         fleet = Fleet(vocab_size=load_vocab_size(self._config.model), timeout=self._config.evaluation.deadline)
-        await fleet.refresh([("engine-0", self._url)])
+        await fleet.refresh([("engine-0", self._server.url)])
         began = time.monotonic()
         ended = await evaluate_rollout(self._rollout, fleet, VERSION)
         seconds = time.monotonic() - began
@@ -70,7 +71,7 @@ class Contender:
 
 @contextmanager
 def contender(name: str, folder: Path, args: argparse.Namespace) -> Iterator[Contender]:
-    """Makes its model and starts its server."""
+    """Makes its model and starts its server, which need not answer yet: all start at once."""
     example, model = CONTENDERS[name]
     make_model(model, folder / model)
     config = Config.load(EXAMPLES / f"{example}.yaml", [
@@ -81,8 +82,7 @@ def contender(name: str, folder: Path, args: argparse.Namespace) -> Iterator[Con
     server = EngineServer.from_config(config, 0, log_path=config.folder / "engine.log")
     server.start()
     try:
-        server.wait_ready()
-        yield Contender(config, server.url)
+        yield Contender(config, server)
     finally:
         server.stop()
 
@@ -113,13 +113,15 @@ def table(found: dict[str, list[float]]) -> Table:
 
 def main() -> None:
     """Reads the command line, measures, prints."""
-    parser = command_line.parser(__doc__, quick="one round of few episodes")
+    parser = command_line.parser(__doc__, quick="one round of few episodes, words and pictures")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--episodes", type=int, help="episodes of a round")
     parser.add_argument("--live", type=int, default=64, help="episodes at once")
-    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), metavar="NAME")
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), metavar="NAME")
     args = command_line.settled(
-        parser.parse_args(), usual={"rounds": 3, "episodes": 512}, quick={"rounds": 1, "episodes": 64}
+        parser.parse_args(),
+        usual={"rounds": 3, "episodes": 512, "contenders": list(CONTENDERS)},
+        quick={"rounds": 1, "episodes": 64, "contenders": ["words", "pictures"]},
     )
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
         contenders = {name: servers.enter_context(contender(name, Path(folder), args)) for name in args.contenders}

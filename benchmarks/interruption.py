@@ -79,7 +79,7 @@ def _arguments() -> argparse.Namespace:
     args = command_line.settled(
         parser.parse_args(),
         usual={"rounds": 3, "updates": 3, "interval": 4.0},
-        quick={"rounds": 1, "updates": 1, "interval": 1.0},
+        quick={"rounds": 1, "updates": 1, "interval": 0.5},
     )
     args.policies = [policy for policy in POLICIES if policy == NONE or policy in args.policies]
     return args

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,16 +18,22 @@ PEERS = ["tq-1", "tq-8"] if importlib.util.find_spec("transfer_queue") else []
 
 @pytest.fixture
 def benchmark(tmp_path: Path) -> Any:
-    """`benchmark("buffer.py", ...)` runs a program with --quick; gives its figures and what it printed."""
+    """`benchmark("buffer.py", ...)` runs a program with --quick and --seed; its figures and what it printed."""
 
     def run(program: str, *arguments: str) -> tuple[dict[str, Any], str]:
         file = tmp_path / "figures.json"
-        command = [sys.executable, str(BENCHMARKS / program), "--quick", "--json", str(file), *arguments]
+        shared = ["--quick", "--seed", "0", "--json", str(file)]
+        command = [sys.executable, str(BENCHMARKS / program), *shared, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         return orjson.loads(file.read_bytes()), done.stdout
 
     return run
+
+
+def test_every_benchmark_is_run_here() -> None:
+    run_here = set(re.findall(r'benchmark\(\s*"(\w+\.py)"', Path(__file__).read_text()))
+    assert run_here == {path.name for path in BENCHMARKS.glob("*.py")}
 
 
 @pytest.mark.parametrize("contenders", [["bare", "ours", "stream", "mp-bytes"], ["ours", "ray", *PEERS]])
