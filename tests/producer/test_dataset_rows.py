@@ -74,6 +74,15 @@ def test_a_message_has_no_fields_but_its_own(tmp_path: Path, kind: str, prompt: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_values_of_a_field_are_counted(tmp_path: Path, kind: str) -> None:
+    """Of a list its length, of anything else 1, of null and of a field that is nowhere 0."""
+    ones, lists = ["a.png", None, "b.png", "c.png"], [["a.png", "b.png"], [], None, ["c.png"]]
+    fields = [{"prompt": "go", "one": one, "list": many} for one, many in zip(ones, lists, strict=True)]
+    rows = open_rows(write(tmp_path, kind, fields))
+    assert [list(rows.counts(name)) for name in ("one", "list", "none")] == [[1, 0, 1, 1], [2, 0, 0, 1], [0] * 4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
     rows = open_rows(write(tmp_path, kind))
     assert [rows[number] for number in range(len(rows))] == ROWS
