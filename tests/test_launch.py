@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from stream_rl.metrics.turn_log import read
 EXAMPLE = Path(__file__).parents[1] / "examples" / "guess_number.yaml"
 COMMAND = Path(sys.executable).parent / "stream-rl"
 DEADLINE = 240.0
+MARK = "STREAM_RL_TESTED_RUN"
+"""In the environment of every process of a run, with the run's folder."""
 SETTINGS = (
     "rollout.groups_per_step=8", "rollout.group_size=4", "producer.concurrency=32", "producer.lease_seconds=3",
     "trainer.mini_batches=2", "trainer.checkpoint_every=4", "evaluation.episodes=8",
@@ -43,7 +46,8 @@ class Run:
         """The running command, ended by force if the test leaves it running."""
         with self.output.open("ab") as output:
             command = [str(COMMAND), "train", *self._arguments, *flags]
-            process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            marked = {**os.environ, MARK: str(self.folder)}
+            process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=marked)
             try:
                 yield process
             finally:
@@ -58,23 +62,34 @@ class Run:
         except subprocess.TimeoutExpired:
             pytest.fail(f"still running after {DEADLINE:g} s:\n{self.output.read_text()}")
 
+    def assert_nothing_is_left(self) -> None:
+        """No process of the run goes on, whoever started it; the last ones have half a minute to end."""
+        mark, until = f"{MARK}={self.folder}".encode(), time.monotonic() + 30.0
+        while left := [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if mark in _content(path)]:
+            assert time.monotonic() < until, left
+            time.sleep(0.1)
+
     def until(self, process: subprocess.Popen[bytes], reached: Callable[[RunSnapshot], bool]) -> RunSnapshot:
         """Watches the run's buffer, as `stream-rl status` does, until it is as the test wants it."""
         return asyncio.run(self._until(process, reached))
 
     async def _until(self, process: subprocess.Popen[bytes], reached: Callable[[RunSnapshot], bool]) -> RunSnapshot:
-        announcement = self.folder / "run.json"
         async with asyncio.timeout(DEADLINE):
             while True:
                 assert process.poll() is None, self.output.read_text()
-                if announcement.exists():
-                    url = orjson.loads(announcement.read_bytes())["buffer_url"]
+                if (url := self._buffer_url()) is not None:
                     async with await TrajectoryBuffer.connect(url, self.folder.name, timeout=10.0) as buffer:
                         while not reached(snapshot := await buffer.snapshot()):
                             assert process.poll() is None, self.output.read_text()
                             await asyncio.sleep(0.05)
                         return snapshot
                 await asyncio.sleep(0.1)
+
+    def _buffer_url(self) -> str | None:
+        """Of the server that runs: an earlier session's has ended with it."""
+        announcement = self.folder / "run.json"
+        url = orjson.loads(announcement.read_bytes())["buffer_url"] if announcement.exists() else None
+        return url if url is not None and Path(url.removeprefix("unix://")).exists() else None
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -87,6 +102,14 @@ class Run:
         assert summary["trained_groups"] == self.steps * 8
         assert summary["trained_twice"] == 0
         assert summary["lost_turns"] == 0
+
+
+def _content(path: Path) -> bytes:
+    """Of a file in /proc, or nothing where its process has ended."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _pid(snapshot: RunSnapshot, kind: str) -> int:
@@ -115,19 +138,30 @@ def test_a_run_survives_the_death_of_each_of_its_processes(run_folder: Path, tin
     assert (run_folder / "report.html").stat().st_size > 1_000_000
 
 
-@pytest.mark.timeout(600)
-def test_an_interrupted_run_goes_on_where_it_stopped_with_two_ranks(run_folder: Path, tiny_model: Path) -> None:
-    run = Run(run_folder, tiny_model, 10, "trainer.world_size=2")
-    with run.started() as process:
-        run.until(process, lambda now: now.ledger_steps >= 4)
-        process.send_signal(signal.SIGINT)
-        assert run.wait(process) == 130, run.output.read_text()
-    assert 4 <= run.summary["steps"] < 10
+@pytest.mark.timeout(900)
+def test_a_run_interrupted_while_it_starts_while_it_trains_and_at_once_goes_on_with_two_ranks(
+    run_folder: Path, tiny_model: Path
+) -> None:
+    run = Run(run_folder, tiny_model, 7, "trainer.world_size=2")
+    for flags, steps, interrupts in (((), 0, 1), (("--resume",), 2, 1), (("--resume",), 4, 2)):
+        with run.started(*flags) as process:
+            run.until(process, lambda now, steps=steps: now.ledger_steps >= steps)
+            for number in range(interrupts):
+                drains = run.output.read_text().count("draining: ")
+                os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+                while number + 1 < interrupts and run.output.read_text().count("draining: ") == drains:
+                    assert process.poll() is None, run.output.read_text()
+                    time.sleep(0.05)
+            assert run.wait(process) == 130, run.output.read_text()
+        run.assert_nothing_is_left()
+    assert "Traceback" not in run.output.read_text()
+    assert 2 <= run.summary["steps"] < 7
     with run.started("--resume") as process:
         assert run.wait(process) == 0, run.output.read_text()
+    run.assert_nothing_is_left()
     run.assert_every_group_trained_once()
     steps = {line["step"]: line for line in read(run_folder / "steps.jsonl")}
-    assert sorted(steps) == list(range(1, 11))
+    assert sorted(steps) == list(range(1, 8))
 
 
 BLOCKING = """
