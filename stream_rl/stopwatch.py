@@ -1,4 +1,4 @@
-"""Where a step's seconds go."""
+"""Where the seconds go: of a step, of a weight update."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from stream_rl.buffer import EngineRecord, TrajectoryBuffer
 from stream_rl.consumer.probe import Probe
 from stream_rl.consumer.transport import WeightTransport
-from stream_rl.engine.publish import WeightPublisher
+from stream_rl.engine.publish import UPDATE_PARTS, WeightPublisher
 from stream_rl.errors import EngineError
 from stream_rl.metrics import catalog
 from stream_rl.sample import WeightVersion
@@ -65,6 +65,8 @@ class Publication:
         self._expected = 0.0
         self._asked: dict[str, _Asked] = {}
         self._version: WeightVersion | None = None
+        self.seconds = dict.fromkeys(UPDATE_PARTS, 0.0)
+        """Of the last publication, the longest that an engine took; known to rank 0."""
 
     def recover(self) -> None:
         """Frees engines from what an earlier trainer left; those in the middle of an update are put out."""
@@ -79,6 +81,7 @@ class Publication:
         self._transport.prepare(version)
         self._expected = self._probe.log_prob()
         self._version = version
+        self.seconds = dict.fromkeys(UPDATE_PARTS, 0.0)
         if dist.get_rank() == 0:
             self._runner.run(self._update_all())
             catalog.TRAINER_VERSION.set(version.step)
@@ -125,6 +128,7 @@ class Publication:
             return
         places = [(engine.engine_id, engine.url) for engine in engines]
         updates = await self._transport.send(places, self._version)
+        self.seconds = {part: max(update.seconds[part] for update in updates) for part in UPDATE_PARTS}
         for engine, update in zip(engines, updates, strict=True):
             if update.error is None:
                 await self._serving(engine, self._version)

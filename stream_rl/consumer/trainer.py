@@ -41,7 +41,6 @@ from stream_rl.consumer.publication import Publication
 from stream_rl.consumer.reference import load_reference
 from stream_rl.consumer.sender import GroupSender
 from stream_rl.consumer.step_record import SAMPLE_COLUMNS, sample_rows, step_record
-from stream_rl.consumer.stopwatch import timed
 from stream_rl.consumer.transport import DiskTransport, GroupTransport, WeightTransport
 from stream_rl.consumer.update import Updater
 from stream_rl.consumer.weights import WeightFolders, engine_shapes
@@ -52,6 +51,7 @@ from stream_rl.metrics.exporter import serve_metrics
 from stream_rl.metrics.run_folder import STEP_PARTS
 from stream_rl.metrics.turn_log import JsonLines
 from stream_rl.sample import LedgerEntry, WeightVersion
+from stream_rl.stopwatch import timed
 
 __all__ = ["run_trainer"]
 
@@ -169,7 +169,8 @@ class Trainer:
             if step % self._config.trainer.checkpoint_every == 0:
                 self._checkpoint(step)
             self._give_up_old(wait=False)
-        spent = {f"{part}_seconds": taken for part, taken in {**seconds, **self._updater.seconds}.items()}
+        parts = {**seconds, **self._updater.seconds, **self._publication.seconds}
+        spent = {f"{part}_seconds": taken for part, taken in parts.items()}
         self._write_line(entry, table, {**asdict(figures), **spent, "wait_reasons": self._feed.waited})
         return True
 

@@ -27,10 +27,10 @@ from stream_rl.consumer.loss import kl_divergence
 from stream_rl.consumer.micro_batch import MicroBatch, empty_micro_batch, level_passes, micro_batches, plan_passes
 from stream_rl.consumer.model import Policy, log_probs_alone
 from stream_rl.consumer.objective import LossCounts, token_losses, token_shares
-from stream_rl.consumer.stopwatch import timed
 from stream_rl.consumer.update_figures import UpdateFigures, no_sums, token_sums, update_figures
 from stream_rl.errors import TrainingError
 from stream_rl.metrics.run_folder import TRAIN_PARTS
+from stream_rl.stopwatch import timed
 
 __all__ = ["UpdateFigures", "Updater"]
 

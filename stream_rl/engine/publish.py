@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +26,19 @@ from stream_rl.engine.client import EngineClient, PauseMode
 from stream_rl.errors import EngineError, EngineRejected, WeightUpdateFailed
 from stream_rl.metrics import catalog
 from stream_rl.sample import WeightVersion
+from stream_rl.stopwatch import timed
 
-__all__ = ["GROUP", "EngineUpdate", "WeightPublisher", "close_update", "count", "failure", "resume", "unless_absent"]
+__all__ = [
+    "GROUP",
+    "UPDATE_PARTS",
+    "EngineUpdate",
+    "WeightPublisher",
+    "close_update",
+    "count",
+    "failure",
+    "resume",
+    "unless_absent",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +46,16 @@ GROUP = "stream_rl"
 RESUME_SECONDS = 5.0
 
 
+UPDATE_PARTS = ("update", "pause", "transfer")
+"""All that an update takes; how much of it an engine stands still; how much of that weights travel and are loaded."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineUpdate:
-    """What became of one engine's update: the seconds it took, and why it failed, if it did."""
+    """What became of one engine's update: the seconds it took, by UPDATE_PARTS, and why it failed, if it did."""
 
     engine_id: str
-    seconds: float
+    seconds: Mapping[str, float]
     error: str | None = None
 
     @property
@@ -76,10 +90,12 @@ class WeightPublisher:
         Returns one result for each engine, in their order; raises nothing for an engine's failure.
         """
 
-        async def load(client: EngineClient) -> None:
-            await self.pause(client)
-            await client.update_weights_from_disk(path, version, flush=self.flushes, timeout=self.timeout)
-            await resume(client, version)
+        async def load(client: EngineClient, seconds: dict[str, float]) -> None:
+            with timed(seconds, "pause"):
+                await self.pause(client)
+                with timed(seconds, "transfer"):
+                    await client.update_weights_from_disk(path, version, flush=self.flushes, timeout=self.timeout)
+                await resume(client, version)
 
         updates = await self._on_each(engines, load)
         count(updates)
@@ -105,7 +121,7 @@ class WeightPublisher:
         One that was left in the middle of an update has failed, and stays paused.
         """
 
-        async def tidy(client: EngineClient) -> None:
+        async def tidy(client: EngineClient, _seconds: dict[str, float]) -> None:
             await unless_absent(client.destroy_weights_group(GROUP, timeout=self.timeout))
             if await close_update(client):
                 await client.begin_weight_update()  # for whoever comes next, should this trainer die as well
@@ -126,12 +142,13 @@ class WeightPublisher:
         return self._clients[url]
 
     async def _on_each(
-        self, engines: Iterable[tuple[str, str]], act: Callable[[EngineClient], Awaitable[None]]
+        self, engines: Iterable[tuple[str, str]], act: Callable[[EngineClient, dict[str, float]], Awaitable[None]]
     ) -> list[EngineUpdate]:
         async def one(engine_id: str, url: str) -> EngineUpdate:
-            started = time.monotonic()
-            error = await failure(act(self.client(url)), self.timeout)
-            return EngineUpdate(engine_id, time.monotonic() - started, error)
+            seconds = dict.fromkeys(UPDATE_PARTS, 0.0)
+            with timed(seconds, "update"):
+                error = await failure(act(self.client(url), seconds), self.timeout)
+            return EngineUpdate(engine_id, seconds, error)
 
         return await asyncio.gather(*(one(engine_id, url) for engine_id, url in engines))
 
@@ -152,7 +169,9 @@ def count(updates: Iterable[EngineUpdate]) -> None:
     """Observes the seconds of the updates that succeeded."""
     for update in updates:
         if update.ok:
-            catalog.PUBLISH_SECONDS.observe(update.seconds, engine=update.engine_id)
+            catalog.PUBLISH_SECONDS.observe(update.seconds["update"], engine=update.engine_id)
+            catalog.PAUSE_SECONDS.observe(update.seconds["pause"], engine=update.engine_id)
+            catalog.TRANSFER_SECONDS.observe(update.seconds["transfer"], engine=update.engine_id)
 
 
 async def resume(client: EngineClient, version: WeightVersion) -> None:

@@ -22,6 +22,7 @@ from safetensors import safe_open
 from stream_rl.engine.client import EngineClient, TensorSpec
 from stream_rl.engine.publish import (
     GROUP,
+    UPDATE_PARTS,
     EngineUpdate,
     WeightPublisher,
     close_update,
@@ -32,6 +33,7 @@ from stream_rl.engine.publish import (
 )
 from stream_rl.errors import EngineRejected, WeightUpdateFailed
 from stream_rl.sample import WeightVersion
+from stream_rl.stopwatch import timed
 
 __all__ = ["GroupPublisher", "WeightSender", "buckets", "check_tensors", "checkpoint_shapes"]
 
@@ -85,6 +87,7 @@ class GroupPublisher:
         self._shapes = shapes
         self._dtype = dtype
         self._members: dict[str, str] = {}
+        self._paused_since: float | None = None
 
     async def publish(self, engines: Iterable[tuple[str, str]], version: WeightVersion) -> list[EngineUpdate]:
         """Sends the sender's tensors to every engine (engine id, url) as `version`; one result each, in their order.
@@ -93,24 +96,32 @@ class GroupPublisher:
             WeightUpdateFailed: the sender's names, shapes or dtypes are not the engines'. Nothing was sent.
         """
         check_tensors(self._sender.tensors, self._shapes, self._dtype)
-        started = time.monotonic()
-        waiting = places = dict(engines)
-        errors: dict[str, str | None] = {}
-        for number in range(ROUNDS):
-            faults = await self._send(waiting, version)
-            if not faults:
-                errors |= dict.fromkeys(waiting) | await self._on_each(waiting, lambda c, _rank: self._end(c, version))
-                break
-            missed = f"the update of another engine failed: {next(iter(faults.values()))}"
-            errors |= dict.fromkeys(waiting, missed) | faults
-            await self._dissolve(waiting)
-            waiting = await self._still_good(waiting, faults if number else {})
-            if not waiting:
-                break
-        seconds = time.monotonic() - started
+        places, seconds = dict(engines), dict.fromkeys(UPDATE_PARTS, 0.0)
+        self._paused_since = None
+        with timed(seconds, "update"):
+            errors = await self._until_taken(places, version, seconds)
+        seconds["pause"] = 0.0 if self._paused_since is None else time.perf_counter() - self._paused_since
         updates = [EngineUpdate(engine_id, seconds, errors[engine_id]) for engine_id in places]
         count(updates)
         return updates
+
+    async def _until_taken(
+        self, engines: dict[str, str], version: WeightVersion, seconds: dict[str, float]
+    ) -> dict[str, str | None]:
+        """Sends until those that still answer have it all; why each engine failed, or None."""
+        errors: dict[str, str | None] = {}
+        for number in range(ROUNDS):
+            faults = await self._send(engines, version, seconds)
+            if not faults:
+                ends = await self._on_each(engines, lambda client, _rank: self._end(client, version))
+                return errors | dict.fromkeys(engines) | ends
+            missed = f"the update of another engine failed: {next(iter(faults.values()))}"
+            errors |= dict.fromkeys(engines, missed) | faults
+            await self._dissolve(engines)
+            engines = await self._still_good(engines, faults if number else {})
+            if not engines:
+                break
+        return errors
 
     async def close(self) -> None:
         """Leaves the group."""
@@ -122,13 +133,15 @@ class GroupPublisher:
         lost = silent.keys() | (faults.keys() if faults.keys() < engines.keys() else ())
         return {engine_id: url for engine_id, url in engines.items() if engine_id not in lost}
 
-    async def _send(self, engines: dict[str, str], version: WeightVersion) -> dict[str, str]:
+    async def _send(self, engines: dict[str, str], version: WeightVersion, seconds: dict[str, float]) -> dict[str, str]:
         """One round; all stay paused. Returns why it failed, by engine; a fault of the sender's is every engine's."""
         if self._members != engines and (errors := await self._form(engines)):
             return errors
+        self._paused_since = self._paused_since or time.perf_counter()
         errors = await self._on_each(engines, lambda client, _rank: self._open(client))
-        for start, end in buckets(self._sender.tensors, BUCKET_BYTES):
-            errors = errors or await self._send_bucket(engines, start, end, version)
+        with timed(seconds, "transfer"):
+            for start, end in buckets(self._sender.tensors, BUCKET_BYTES):
+                errors = errors or await self._send_bucket(engines, start, end, version)
         return errors
 
     async def _open(self, client: EngineClient) -> None:

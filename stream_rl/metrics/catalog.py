@@ -245,7 +245,15 @@ TRAINER_VERSION = Metric(
     "trainer_version", "gauge", "Newest published weight version (step)", unit="versions", panel="Weight versions",
 )  # fmt: skip
 PUBLISH_SECONDS = Metric(
-    "publish_seconds", "histogram", "Seconds an engine's weight update took: it generates nothing meanwhile",
+    "publish_seconds", "histogram", "Seconds an engine's weight update took",
+    ("engine",), SECONDS, unit="seconds", panel="Weight updates",
+)  # fmt: skip
+PAUSE_SECONDS = Metric(
+    "pause_seconds", "histogram", "Seconds of a weight update in which the engine generated nothing",
+    ("engine",), SECONDS, unit="seconds", panel="Weight updates",
+)  # fmt: skip
+TRANSFER_SECONDS = Metric(
+    "transfer_seconds", "histogram", "Seconds of a weight update in which weights travelled and were loaded",
     ("engine",), SECONDS, unit="seconds", panel="Weight updates",
 )  # fmt: skip
 ENGINE_PROBES = Metric(

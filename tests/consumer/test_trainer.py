@@ -83,6 +83,8 @@ def test_a_run_trains_publishes_and_exports(run: Run) -> None:
     assert not any(line["replayed"] for line in lines)
     assert all(line["trained_tokens"] + line["masked_tokens"] == line["generated_tokens"] > 0 for line in lines)
     assert all(line["trained_token_lag_max"] <= 2 and line["group_lag_max"] <= 3 for line in lines)
+    parts = [[line[f"{part}_seconds"] for part in ("transfer", "pause", "update", "publish")] for line in lines]
+    assert all(0 < transfer < pause < update < publish for transfer, pause, update, publish in parts)
     updates = [body["weight_version"] for path, body in rollouts.engine.calls if path == "/update_weights_from_disk"]
     assert updates == [str(step) for step in range(7)]
     assert [path.name for path in (run.config.folder / "weights").iterdir() if path.name != ".static"] == ["6"]

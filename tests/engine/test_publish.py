@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +31,8 @@ async def engines() -> AsyncIterator[list[FakeEngineServer]]:
 
 @pytest.fixture
 async def publisher() -> AsyncIterator[WeightPublisher]:
-    """Gives an engine half a second."""
-    publisher = WeightPublisher(timeout=0.5)
+    """Gives an engine two seconds."""
+    publisher = WeightPublisher(timeout=2.0)
     yield publisher
     await publisher.close()
 
@@ -55,8 +56,35 @@ async def test_every_engine_gets_the_version(engines: list[FakeEngineServer], pu
         assert paths(engine) == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
         assert engine.calls[0][1] == {"mode": "retract"}
         assert engine.calls[1][1] == {"model_path": str(WEIGHTS), "weight_version": "7.1", "flush_cache": True}
-    seconds = {"engine": "engine-1"}
-    assert (REGISTRY.get_sample_value("stream_rl_publish_seconds_count", seconds) or 0) >= 1
+
+
+async def test_pause_and_transfer_are_told_apart(
+    engines: list[FakeEngineServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause, update, publisher = EngineClient.pause, EngineClient.update_weights_from_disk, WeightPublisher(timeout=30.0)
+
+    async def slow_pause(client: EngineClient, *arguments: Any, **options: Any) -> None:
+        await asyncio.sleep(0.2)
+        await pause(client, *arguments, **options)
+
+    async def slow_update(client: EngineClient, *arguments: Any, **options: Any) -> None:
+        await asyncio.sleep(0.1)
+        await update(client, *arguments, **options)
+
+    monkeypatch.setattr(EngineClient, "pause", slow_pause)
+    monkeypatch.setattr(EngineClient, "update_weights_from_disk", slow_update)
+    before = {part: observed(part) for part in ("publish", "pause", "transfer")}
+    (update_of_one,) = await publisher.publish(named(engines)[1:], VERSION, WEIGHTS)
+    await publisher.close()
+    took = update_of_one.seconds
+    assert 0.1 <= took["transfer"] <= took["pause"] - 0.2 <= took["update"] - 0.2
+    for part, name in (("publish", "update"), ("pause", "pause"), ("transfer", "transfer")):
+        assert observed(part) - before[part] == pytest.approx(took[name])
+
+
+def observed(part: str) -> float:
+    """Seconds of engine-1's updates so far."""
+    return REGISTRY.get_sample_value(f"stream_rl_{part}_seconds_sum", {"engine": "engine-1"}) or 0.0
 
 
 @pytest.mark.parametrize("fault", ["dead", "500", "hang"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -67,7 +69,7 @@ def sender() -> FakeSender:
 @pytest.fixture
 async def group(sender: FakeSender) -> AsyncIterator[GroupPublisher]:
     """Publishes what `sender` sends."""
-    publisher = WeightPublisher(timeout=0.5)
+    publisher = WeightPublisher(timeout=2.0)
     yield GroupPublisher(publisher, sender, SHAPES, "float32")
     await publisher.close()
 
@@ -91,6 +93,30 @@ async def test_the_group_is_kept_while_the_engines_are_the_same(
     assert [(body["rank_offset"], body["world_size"]) for body in joined] == [(2, 3)]
 
 
+async def test_the_engines_stand_still_from_their_pause_on_and_not_while_the_group_forms(
+    sender: FakeSender, engines: list[FakeEngineServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(part: str, seconds: float) -> Callable[..., None]:
+        act = getattr(FakeSender, part)
+
+        def slowly(self: FakeSender, *arguments: Any) -> None:
+            time.sleep(seconds)
+            act(self, *arguments)
+
+        return slowly
+
+    monkeypatch.setattr(FakeSender, "join", slow("join", 0.3))
+    monkeypatch.setattr(FakeSender, "broadcast", slow("broadcast", 0.1))
+    sender.broken_broadcasts = 1
+    publisher = WeightPublisher(timeout=30.0)
+    updates = await GroupPublisher(publisher, sender, SHAPES, "float32").publish(named(engines), VERSION)
+    await publisher.close()
+    took = updates[0].seconds
+    assert took == updates[1].seconds
+    # Two rounds, of which the first forms the group before anything is paused.
+    assert 0.2 <= took["transfer"] <= took["pause"] - 0.3 <= took["update"] - 0.6
+
+
 async def test_the_update_is_paused_bracketed_and_flushed(
     group: GroupPublisher, engines: list[FakeEngineServer]
 ) -> None:
@@ -108,7 +134,7 @@ async def test_the_update_is_paused_bracketed_and_flushed(
 
 
 async def test_in_place_keeps_the_cache(sender: FakeSender, engines: list[FakeEngineServer]) -> None:
-    publisher = WeightPublisher(timeout=0.5, pause_mode="in_place")
+    publisher = WeightPublisher(timeout=2.0, pause_mode="in_place")
     assert all(
         update.ok
         for update in await GroupPublisher(publisher, sender, SHAPES, "float32").publish(named(engines), VERSION)

@@ -24,7 +24,7 @@ IDLE = lines(
      f'/ sum (rate({catalog.STEP_SECONDS.full_name}{{run=~"$run"}}[$window]))', "trainer"),
     (f"avg by (instance) (avg_over_time(({of_sglang('num_running_reqs')} == bool 0)[$window:]))",
      "{{instance}} without a request"),
-    (f'sum by (engine) (rate({catalog.PUBLISH_SECONDS.full_name}_sum{{run=~"$run"}}[$window]))', "{{engine}} updating"),
+    (f'sum by (engine) (rate({catalog.PAUSE_SECONDS.full_name}_sum{{run=~"$run"}}[$window]))', "{{engine}} updating"),
     unit="percentunit",
 )  # fmt: skip
 

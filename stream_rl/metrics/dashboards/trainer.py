@@ -84,10 +84,11 @@ TRAINER = Dashboard(
         ),
         lines(
             "Weight updates",
-            "Seconds that an engine's update took, during which it generates nothing, and how many there were. Growing "
-            "with the model: transfer by a process group; a few slow ones: the disk of one machine.",
+            "Seconds that an engine's update took, in which it stood still, and in which weights travelled. Transfer "
+            "growing with the model: use a process group; a few slow ones: the disk of one machine.",
             (quantile(0.95, catalog.PUBLISH_SECONDS, "engine"), "p95 {{engine}}"),
-            (mean(catalog.PUBLISH_SECONDS), "mean"),
+            (mean(catalog.PAUSE_SECONDS), "pause, mean"),
+            (mean(catalog.TRANSFER_SECONDS), "transfer, mean"),
             unit="s",
         ),
         lines(
