@@ -130,8 +130,8 @@ def _drop_nothing(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if isinstance(getattr(module, name, None), float):
+        for name, value in list(vars(module).items()):  # attn_dropout, residual_dropout, resid_pdrop, ...
+            if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
                 setattr(module, name, 0.0)
 
 

@@ -8,88 +8,73 @@ from typing import Any
 
 import pytest
 import torch
-from trajectories import VOCABULARY, ragged_groups
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    GPT2Config,
-    GraniteConfig,
-    LlamaConfig,
-    MambaConfig,
-    MistralConfig,
-    PretrainedConfig,
-    Qwen3Config,
-)
+from model_families import HEADS, PACKABLE, PADDED, save_random
+from safetensors.torch import load_file
+from torch.distributed.fsdp import FSDPModule
+from trajectories import ragged_groups
+from transformers import AutoModelForCausalLM, Qwen3Config
 from transformers.utils import ModelOutput
-from updating import assert_same, make_updater, step
+from updating import assert_same, assert_same_tokens, make_updater, step, token_log_probs
 
 from stream_rl.config import ModelConfig, TrainerConfig
 from stream_rl.consumer import attention, model_check
 from stream_rl.consumer.attention import PACKED, Sequences, attention_of, sequence_arguments, set_attention
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.model import Policy
+from stream_rl.consumer.sender import tensor_specs
+from stream_rl.consumer.weights import engine_shapes, gather
+from stream_rl.engine.publish_group import check_tensors
 from stream_rl.errors import ModelError
 
 CPU = torch.device("cpu")
-SMALL: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.2,
-    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
-PACKABLE: dict[str, PretrainedConfig] = {
-    "qwen3": Qwen3Config(**SMALL),
-    "tied llama": LlamaConfig(**SMALL, tie_word_embeddings=True),
-    "sliding mistral": MistralConfig(**SMALL, sliding_window=5),
-    "mixed qwen3": Qwen3Config(
-        **SMALL, use_sliding_window=True, sliding_window=4, layer_types=["sliding_attention", "full_attention"]
-    ),
-    "scaled granite": GraniteConfig(**SMALL, logits_scaling=4.0),
-    "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2),
-}
-PADDED: dict[str, tuple[PretrainedConfig, str]] = {
-    "capped gemma": (Gemma2Config(**SMALL, query_pre_attn_scalar=8), "it caps the scores of its attention"),
-    "mamba": (
-        MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4),
-        "does not let its attention be replaced",
-    ),
-}
 pytestmark = pytest.mark.usefixtures("one_rank")
 
 
-def save(config: PretrainedConfig, folder: Path) -> Path:
-    """Writes a random model of this kind."""
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.parametrize("config", PACKABLE.values(), ids=PACKABLE)
-def test_packed_equals_padded_and_one_by_one(config: PretrainedConfig, tmp_path: Path) -> None:
-    path, groups = save(config, tmp_path), ragged_groups(3, seed=1)
+@pytest.mark.parametrize(("kind", "settings"), PACKABLE.values(), ids=PACKABLE)
+def test_packed_equals_padded_and_one_by_one(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    path, groups = save_random(kind, settings, tmp_path), ragged_groups(3, seed=1)
     results = []
     for packing, size in ((True, 10_000), (True, 60), (False, 10_000), (False, 1)):
         updater = make_updater(path, packing=packing, max_tokens_per_micro_batch=size, entropy_coefficient=0.1)
         assert updater.policy.packed is packing
-        results.append(step(updater, groups))
-    wanted, (expected,), _ = results[-1]
-    for figures, (gradients,), _ in results[:-1]:
+        results.append((token_log_probs(updater, groups), *step(updater, groups)))
+    log_probs, wanted, (expected,), _ = results[-1]
+    for found, figures, (gradients,), _ in results[:-1]:
+        assert_same_tokens(found, log_probs)
         assert_same(gradients, expected)
         assert figures.loss == pytest.approx(wanted.loss, abs=1e-6)
         assert figures.log_prob_difference_all == pytest.approx(wanted.log_prob_difference_all, rel=1e-5)
         assert figures.entropy == pytest.approx(wanted.entropy, rel=1e-5)
 
 
-@pytest.mark.parametrize(("config", "reason"), PADDED.values(), ids=PADDED)
+@pytest.mark.parametrize(("kind", "settings", "reason"), PADDED.values(), ids=PADDED)
 def test_who_cannot_be_packed_is_padded_with_the_reason(
-    config: PretrainedConfig, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, settings: dict[str, Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, groups = save(config, tmp_path), ragged_groups(2, seed=1)
+    path, groups = save_random(kind, settings, tmp_path), ragged_groups(2, seed=1)
     with caplog.at_level(logging.WARNING, "stream_rl"):
         updaters = [make_updater(path, max_tokens_per_micro_batch=size) for size in (10_000, 1)]
     assert "samples are padded, not packed" in caplog.text
     assert reason in caplog.text
     (_, (together,), _), (_, (alone,), _) = (step(updater, groups) for updater in updaters)
     assert_same(together, alone)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [family[:2] for name, family in {**PACKABLE, **PADDED}.items() if name != "gpt2"],
+    ids=[name for name in (*PACKABLE, *PADDED) if name != "gpt2"],
+)
+def test_blocks_are_units_and_weights_go_out_as_they_came_in(
+    kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    path = save_random(kind, settings, tmp_path)
+    policy = load_policy(ModelConfig(path=str(path)), CPU)
+    assert sum(isinstance(module, FSDPModule) for module in policy.modules()) == 3  # two blocks and the root
+    weights, files = gather(policy, torch.float32), load_file(path / "model.safetensors")
+    check_tensors(tensor_specs(weights), engine_shapes(policy, str(path)), "float32")
+    for name, value in weights.items():
+        torch.testing.assert_close(value, files[name], atol=0, rtol=0, msg=name)
 
 
 def test_what_reaches_from_one_sequence_to_the_next_is_noticed(
@@ -109,7 +94,7 @@ def test_what_reaches_from_one_sequence_to_the_next_is_noticed(
 
 
 def test_attention_that_cannot_be_set_is_a_mistake_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = AutoModelForCausalLM.from_config(PACKABLE["qwen3"])
+    model = AutoModelForCausalLM.from_config(Qwen3Config(**HEADS))
     monkeypatch.setattr(type(model), "set_attn_implementation", lambda *_: None)
     with pytest.raises(ModelError, match="Qwen3ForCausalLM keeps the attention 'sdpa' instead of 'eager'"):
         set_attention(model, "eager")
