@@ -90,9 +90,11 @@ def gather(policy: Policy, dtype: dtype) -> dict[str, Tensor]:
 def engine_shapes(policy: Policy, model_path: str) -> dict[str, tuple[int, ...]]:
     """Name to shape of every weight that engines load from the model's checkpoint.
 
-    Left out are the twins of tied ones, and what the model's class says a checkpoint may have beyond it.
+    Left out are the twins of tied ones, and what the model's class says a checkpoint may have beyond it, except
+    weights that its patterns fit by chance: GPT-2's `attn.bias` fits `c_attn.bias`.
     """
     model = policy.language_model
+    own = {name for name, _ in model.named_parameters()}
     twins = set(getattr(model, "all_tied_weights_keys", None) or ())
     spare = [
         re.compile(pattern) for pattern in (*(model._keys_to_ignore_on_load_unexpected or ()), INVERSE_FREQUENCIES)
@@ -100,7 +102,7 @@ def engine_shapes(policy: Policy, model_path: str) -> dict[str, tuple[int, ...]]
     return {
         name: shape
         for name, shape in checkpoint_shapes(model_folder(model_path)).items()
-        if name not in twins and not any(pattern.search(name) for pattern in spare)
+        if name not in twins and (name in own or not any(pattern.search(name) for pattern in spare))
     }
 
 
