@@ -18,7 +18,7 @@ from stream_rl.config import ModelConfig
 from stream_rl.consumer.loading import load_policy
 from stream_rl.consumer.probe import LENGTH, Probe
 from stream_rl.consumer.publication import Publication
-from stream_rl.engine.publish import EngineUpdate, WeightPublisher
+from stream_rl.engine.publish import UPDATE_PARTS, EngineUpdate, WeightPublisher
 from stream_rl.sample import WeightVersion
 from stream_rl.testing import FakeEngineServer, seeded
 
@@ -38,7 +38,7 @@ class Sent:
     def prepare(self, version: WeightVersion) -> None: ...
 
     async def send(self, engines: Sequence[tuple[str, str]], version: WeightVersion) -> list[EngineUpdate]:
-        return [EngineUpdate(engine_id, 0.1) for engine_id, _ in engines]
+        return [EngineUpdate(engine_id, dict.fromkeys(UPDATE_PARTS, 0.1)) for engine_id, _ in engines]
 
     async def close(self) -> None: ...
 
