@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 GROUP = "stream_rl"
 RESUME_SECONDS = 5.0
-
-
 UPDATE_PARTS = ("update", "pause", "transfer")
 """All that an update takes; how much of it an engine stands still; how much of that weights travel and are loaded."""
 

@@ -53,7 +53,7 @@ def summarise(run_folder: str | Path, facts: RunFacts) -> dict[str, Any]:
     summary = {
         **step_figures(steps),
         "committed_turns": facts.committed_turns,
-        "lost_turns": _lost_turns(folder, facts.journal_turns),
+        "lost_turns": _lost_if_logged(folder, facts.journal_turns),
         "eval_reward": facts.eval_reward,
         "wall_seconds": round(facts.wall_seconds, 3),
         "recoveries": dict(facts.recoveries),
@@ -97,7 +97,7 @@ def lost_turns(turns: Iterable[Record], ended: Iterable[Record], journal: Mappin
     return sum(1 for sample, turn in acknowledged if turn >= held.get(sample, 0))
 
 
-def _lost_turns(folder: Path, journal: Mapping[str, int]) -> int | None:
+def _lost_if_logged(folder: Path, journal: Mapping[str, int]) -> int | None:
     """None without a turn log: nobody has noted what was acknowledged, and 0 would say that nothing was lost."""
     if not any((folder / "turns").glob("*.jsonl")):
         return None
