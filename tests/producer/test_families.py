@@ -16,6 +16,7 @@ import pytest
 from families import encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import TemplateError
 
 from stream_rl.errors import ModelError
 from stream_rl.producer.chat import ChatEncoder
@@ -85,17 +86,23 @@ def whole_conversation(chat: ChatEncoder, opening: list[dict[str, str]], played:
     """The messages before each generation, the whole last, each turn in the first form that shows what it says."""
     conversations: list[list] = [list(opening)]
     for number, one in enumerate(played):
-        for answer in answers(one, number):
-            longer = [*conversations[-1], answer, *observation(one)]
-            try:
-                shown = chat.render(longer, True)
-            except Exception:
-                continue
-            if (one.answer if one.kind == "user" else f"n{number}") in shown:
-                conversations.append(longer)
-                break
-    assert len(conversations) == len(played) + 1
+        conversations.append(gone_on(chat, conversations[-1], one, number))
     return conversations
+
+
+def gone_on(chat: ChatEncoder, before: list, one: Round, number: int) -> list:
+    """`before` and one round more. A template may raise on a form of the turn, as long as it shows another."""
+    why = []
+    for answer in answers(one, number):
+        longer = [*before, answer, *observation(one)]
+        try:
+            shown = chat.render(longer, True)
+        except (TemplateError, TypeError) as error:
+            why.append(error)
+            continue
+        if (one.answer if one.kind == "user" else f"n{number}") in shown:
+            return longer
+    raise AssertionError(f"{chat.name!r} shows no form of {one}: {why}")
 
 
 def incremental(chat: ChatEncoder, conversations: list[list], played: Sequence[Round]) -> list[int]:

@@ -137,16 +137,17 @@ async def test_a_whole_episode_of_calls_as_llama_3_writes_them(tmp_path):
         assert after[: len(before) + len(answer)] == before + answer
 
 
+def example(tmp_path: Path, name: str, *settings: str) -> tuple[Rollout, PromptRow]:
+    """An example with a model that writes bytes, and its first prompt."""
+    room = ["rollout.max_turn_len=200", "rollout.max_response_len=2000", "rollout.max_context_len=4000"]
+    own = [f"run={tmp_path}/run", f"model.path={byte_model(tmp_path / 'model')}", *room]
+    rollout = load_rollout(Config.load(f"examples/{name}.yaml", [*own, *settings]))
+    return rollout, rollout.prompts.row(0)
+
+
 @pytest.mark.usefixtures("in_the_checkout")
 async def test_the_example_answers_an_undecodable_call_and_rewards_the_right_answer(tmp_path):
-    model = byte_model(tmp_path / "model")
-    config = Config.load(
-        "examples/tool_agent_arithmetic.yaml",
-        [f"run={tmp_path}/run", f"model.path={model}", "rollout.max_turn_len=200", "rollout.max_response_len=2000",
-         "rollout.max_context_len=4000"],
-    )  # fmt: skip
-    rollout = load_rollout(config)
-    row = rollout.prompts.row(0)
+    rollout, row = example(tmp_path, "tool_agent_arithmetic")
     left, right = re.findall(r"\d+", row.prompt[-1]["content"])
     good = calls(call("calculate", f'{{"expression": "{left} * {right}"}}'))
     bad = calls(f"calculate({left} * {right})")
@@ -163,14 +164,7 @@ async def test_the_example_answers_an_undecodable_call_and_rewards_the_right_ans
 
 @pytest.mark.usefixtures("in_the_checkout")
 async def test_the_example_with_an_mcp_server_asks_a_real_one(tmp_path):
-    model = byte_model(tmp_path / "model")
-    config = Config.load(
-        "examples/mcp_tool.yaml",
-        [f"run={tmp_path}/run", f"model.path={model}", "rollout.max_turn_len=200", "rollout.max_response_len=2000",
-         "rollout.max_context_len=4000", "environment.args.tool_agent.tool_timeout=30"],
-    )  # fmt: skip
-    rollout = load_rollout(config)
-    row = rollout.prompts.row(0)
+    rollout, row = example(tmp_path, "mcp_tool", "environment.args.tool_agent.tool_timeout=30")
     count, item = re.findall(r"for (\d+) (\w+)", row.prompt[-1]["content"])[0]
     good = calls(call("price", f'{{"item": "{item}", "count": {count}}}'))
     nothing = calls(call("price", '{"item": "moon"}'))
